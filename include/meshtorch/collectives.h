@@ -1,0 +1,77 @@
+// Collectives on plain tensors, out of place. Results may still be under way: they wait by themselves at first use.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "meshtorch/group.h"
+#include "meshtorch/placement.h"
+
+namespace at {
+class Tensor;
+}
+
+namespace meshtorch {
+
+// A reduction by name ("sum") or value (ReduceOp::sum).
+struct Reduction {
+  Reduction(ReduceOp value) : op(value) {}
+  Reduction(const char* name) : op(parse_reduce_op(name)) {}
+  Reduction(std::string_view name) : op(parse_reduce_op(name)) {}
+  ReduceOp op;
+};
+
+using Splits = std::vector<std::int64_t>;
+using Tensors = std::vector<at::Tensor>;
+// (from, to) pairs of ranks of the group.
+using RankPairs = std::vector<std::pair<int, int>>;
+
+// Blocks until the data of `tensor` is there, and gives the same tensor.
+at::Tensor wait_tensor(const at::Tensor& tensor);
+bool is_pending(const at::Tensor& tensor);
+
+// The reduction of all ranks' tensors, which have one shape.
+at::Tensor all_reduce(const at::Tensor& self, Reduction op, const Group& group);
+Tensors all_reduce_coalesced(const Tensors& self, Reduction op, const Group& group);
+
+// All ranks' tensors put together along `dim`. They have one shape, or differ in `dim` as `sizes`, one for each rank, says.
+at::Tensor all_gather_tensor(const at::Tensor& self, std::int64_t dim, const Group& group, const Splits& sizes = {});
+// Several at once, along dim 0.
+Tensors all_gather_into_tensor_coalesced(const Tensors& self, const Group& group);
+
+// This rank's part of the reduction, split along `dim` as torch::chunk splits: if the size does not divide, the last parts are
+// short or empty.
+at::Tensor reduce_scatter_tensor(const at::Tensor& self, Reduction op, std::int64_t dim, const Group& group);
+Tensors reduce_scatter_tensor_coalesced(const Tensors& self, Reduction op, const Splits& dims, const Group& group);
+
+// Sends input_splits[r] rows of dim 0 to rank r, and puts what comes from each rank, output_splits[r] rows, together. Empty splits:
+// equal ones.
+at::Tensor all_to_all_single(const at::Tensor& self, const Splits& output_splits, const Splits& input_splits,
+                             const Group& group);
+
+// The tensor of rank `source` of the group, on every rank. The others give a tensor of its shape and type.
+at::Tensor broadcast(const at::Tensor& self, int source, const Group& group);
+
+// The tensor of the rank that a pair sends here; zeros if none does.
+at::Tensor permute_tensor(const at::Tensor& self, const RankPairs& pairs, const Group& group);
+
+// Returns when every rank of the group has called it.
+void barrier(const Group& group = {});
+
+// The same, differentiable any number of times. The derivative is that of the sum of all ranks' results.
+at::Tensor all_reduce_autograd(const at::Tensor& self, Reduction op, const Group& group);
+Tensors all_reduce_coalesced_autograd(const Tensors& self, Reduction op, const Group& group);
+at::Tensor all_gather_tensor_autograd(const at::Tensor& self, std::int64_t dim, const Group& group,
+                                      const Splits& sizes = {});
+Tensors all_gather_into_tensor_coalesced_autograd(const Tensors& self, const Group& group);
+at::Tensor reduce_scatter_tensor_autograd(const at::Tensor& self, Reduction op, std::int64_t dim, const Group& group);
+Tensors reduce_scatter_tensor_coalesced_autograd(const Tensors& self, Reduction op, const Splits& dims,
+                                                 const Group& group);
+at::Tensor all_to_all_single_autograd(const at::Tensor& self, const Splits& output_splits, const Splits& input_splits,
+                                      const Group& group);
+at::Tensor broadcast_autograd(const at::Tensor& self, int source, const Group& group);
+at::Tensor permute_tensor_autograd(const at::Tensor& self, const RankPairs& pairs, const Group& group);
+
+}  // namespace meshtorch

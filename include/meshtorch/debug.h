@@ -1,0 +1,83 @@
+// Seeing what is communicated.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace meshtorch {
+
+// The collectives that are told apart. to_string gives PyTorch's names: "all_reduce", "all_gather_into_tensor", …
+enum class Collective : std::uint8_t {
+  all_reduce,
+  all_reduce_coalesced,
+  all_gather,
+  all_gather_into_tensor,
+  all_gather_into_tensor_coalesced,
+  reduce_scatter,
+  reduce_scatter_tensor,
+  reduce_scatter_tensor_coalesced,
+  all_to_all,
+  all_to_all_single,
+  broadcast,
+  reduce,
+  gather,
+  scatter,
+  send,
+  recv,
+  barrier,
+};
+std::string_view to_string(Collective collective);
+
+// What was counted of one collective.
+struct CommStatistics {
+  std::int64_t count = 0;
+  // What this rank sends to others if the collective runs as a ring.
+  std::int64_t bytes_sent = 0;
+  // The time in which this rank could do nothing else.
+  double seconds = 0;
+};
+
+class CommCounts {
+ public:
+  // 0 for what did not happen.
+  std::int64_t operator[](Collective collective) const;
+  std::int64_t total() const;
+  const std::map<Collective, CommStatistics>& statistics() const { return statistics_; }
+  CommStatistics& at(Collective collective) { return statistics_[collective]; }
+  void clear() { statistics_.clear(); }
+
+ private:
+  std::map<Collective, CommStatistics> statistics_;
+};
+
+struct CommDebugState;
+
+// Counts the collectives of this rank, forward and backward, whoever issues them, from its construction to its end. Modes nest: each
+// counts by itself.
+class CommDebugMode {
+ public:
+  CommDebugMode();
+  ~CommDebugMode();
+  CommDebugMode(const CommDebugMode&) = delete;
+  CommDebugMode& operator=(const CommDebugMode&) = delete;
+
+  // Counting starts from zero, whether or not the mode was active.
+  void restart();
+  // Counting ends; the counts stay.
+  void stop();
+
+  const CommCounts& get_comm_counts() const;
+  std::int64_t get_total_counts() const { return get_comm_counts().total(); }
+
+  // A table for people, and the same for programs.
+  std::string table() const;
+  std::string json() const;
+
+ private:
+  std::shared_ptr<CommDebugState> state_;
+};
+
+}  // namespace meshtorch

@@ -1,0 +1,96 @@
+// An n-dimensional arrangement of ranks with named axes.
+#pragma once
+
+#include <c10/core/DeviceType.h>
+
+#include <cstdint>
+#include <functional>
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "meshtorch/group.h"
+
+namespace at {
+class Tensor;
+}
+
+namespace meshtorch {
+
+class MeshImpl;
+
+// A handle to an immutable mesh; copies are cheap. Every rank of the world may hold a mesh; only its members take part in what
+// happens on it.
+class DeviceMesh {
+ public:
+  using Names = std::vector<std::string>;
+
+  // The mesh of an integer tensor of ranks, or of a list of them (one axis).
+  DeviceMesh(c10::DeviceType device_type, const at::Tensor& ranks, const Names& names = {});
+  DeviceMesh(c10::DeviceType device_type, const std::vector<std::int64_t>& ranks, const Names& names = {});
+  // The mesh of one axis that a group spans.
+  static DeviceMesh from_group(const Group& group, c10::DeviceType device_type, const Names& names = {});
+  explicit DeviceMesh(std::shared_ptr<MeshImpl> impl);
+
+  c10::DeviceType device_type() const;
+  std::int64_t ndim() const;
+  const std::vector<std::int64_t>& shape() const;
+  // The number of ranks, in all or along one axis.
+  std::int64_t size() const;
+  std::int64_t size(std::int64_t axis) const;
+  std::int64_t size(const std::string& axis) const;
+  // The ranks, as an int64 tensor or in row-major order.
+  at::Tensor mesh() const;
+  const std::vector<std::int64_t>& ranks() const;
+  // One name an axis, or none at all.
+  const Names& names() const;
+  // The number of the axis with this name; throws an error that lists the names.
+  std::int64_t axis(const std::string& name) const;
+
+  // This rank in the world, on one axis, and on all of them (nothing if it is not in the mesh).
+  std::int64_t get_rank() const;
+  std::int64_t get_local_rank(std::int64_t axis = 0) const;
+  std::int64_t get_local_rank(const std::string& axis) const;
+  const std::optional<std::vector<std::int64_t>>& get_coordinate() const;
+
+  // The group of this rank along one axis; a mesh of one axis needs no argument. Made once.
+  Group get_group() const;
+  Group get_group(std::int64_t axis) const;
+  Group get_group(const std::string& axis) const;
+  std::vector<Group> get_all_groups() const;
+
+  // The part of the mesh that runs along the named axes and holds this rank. A name made by flatten() works too.
+  DeviceMesh operator[](const std::string& name) const;
+  DeviceMesh operator[](const Names& names) const;
+  // The axes of this mesh as one axis of the given name (default: the names joined by "_"). The name can be used for slicing
+  // the mesh that this one was cut from.
+  DeviceMesh flatten(const std::string& name = {}) const;
+
+  // "DeviceMesh((dp=2, tp=2), [[0, 1], [2, 3]], cpu)"
+  std::string to_string() const;
+
+  // By content: device type, ranks, shape and names.
+  friend bool operator==(const DeviceMesh& a, const DeviceMesh& b);
+  std::size_t hash() const;
+
+  MeshImpl& impl() const { return *impl_; }
+  const std::shared_ptr<MeshImpl>& shared_impl() const { return impl_; }
+
+ private:
+  std::shared_ptr<MeshImpl> impl_;
+};
+
+// The mesh of all ranks of the world in this shape. The product of the shape must be the world size.
+DeviceMesh init_device_mesh(c10::DeviceType device_type, const std::vector<std::int64_t>& shape,
+                            const DeviceMesh::Names& names = {});
+
+std::ostream& operator<<(std::ostream& out, const DeviceMesh& mesh);
+
+}  // namespace meshtorch
+
+template <>
+struct std::hash<meshtorch::DeviceMesh> {
+  std::size_t operator()(const meshtorch::DeviceMesh& mesh) const { return mesh.hash(); }
+};

@@ -1,0 +1,36 @@
+// Running ranks as threads of this process.
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+namespace meshtorch {
+
+struct SpawnOptions {
+  // How long a collective may take before it is an error on every rank that waits.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  // Threads that each rank's operators may use; 0: the machine's cores divided by the ranks.
+  int intra_op_threads = 0;
+};
+
+// What spawn throws: the first rank that failed, and its error.
+class RankError : public std::runtime_error {
+ public:
+  RankError(int rank, const std::string& what, std::exception_ptr cause);
+  int rank() const { return rank_; }
+  // The error as the rank threw it.
+  const std::exception_ptr& cause() const { return cause_; }
+
+ private:
+  int rank_;
+  std::exception_ptr cause_;
+};
+
+// Runs fn(0) … fn(world_size - 1), each in a thread that is a rank of the `threads` backend, and returns when all have. If one
+// throws, the others are stopped at their next collective and RankError is thrown here.
+void spawn(int world_size, const std::function<void(int rank)>& fn, const SpawnOptions& options = {});
+
+}  // namespace meshtorch

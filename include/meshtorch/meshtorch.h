@@ -1,0 +1,11 @@
+// Everything of meshtorch. Each header can also be included by itself.
+#pragma once
+
+#include "meshtorch/collectives.h"
+#include "meshtorch/debug.h"
+#include "meshtorch/device_mesh.h"
+#include "meshtorch/group.h"
+#include "meshtorch/launch.h"
+#include "meshtorch/placement.h"
+#include "meshtorch/process_group.h"
+#include "meshtorch/version.h"

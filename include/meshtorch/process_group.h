@@ -1,0 +1,45 @@
+// Joining and leaving the world of ranks, and what a rank knows of itself.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <string>
+
+#include "meshtorch/group.h"
+
+namespace c10d {
+class Store;
+}
+
+namespace meshtorch {
+
+struct InitOptions {
+  // "gloo", "nccl", "threads" or "fake". Empty: "nccl" where LibTorch has CUDA and a device is there, else "gloo".
+  std::string backend = {};
+  // "env://", "tcp://host:port", "file:///path" (both also with ?rank=R&world_size=N), or "threads://name".
+  std::string init_method = "env://";
+  // Override what the environment or the address says.
+  int rank = -1;
+  int world_size = -1;
+  // How long a collective may take before it is an error on every rank that waits.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+};
+
+// Joins the world. From the environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT as torchrun and
+// meshtorch-run set them, or else what MPI or Slurm set. Throws an error that names the variable that is missing or wrong.
+void init_process_group(const InitOptions& options = {});
+// Joins the world through a store that the caller made; options.rank and options.world_size must be given.
+void init_process_group(const c10::intrusive_ptr<c10d::Store>& store, const InitOptions& options);
+
+// Leaves the world: groups and meshes made in it must not be used any more.
+void destroy_process_group();
+
+bool is_initialized();
+int get_rank();
+int get_world_size();
+// The rank among those of this machine, as the launcher said; the rank itself if it said nothing.
+int get_local_rank();
+std::string get_backend();
+
+}  // namespace meshtorch

@@ -1,0 +1,4 @@
+// The version of the library.
+#pragma once
+
+#define MESHTORCH_VERSION "0.1.0"

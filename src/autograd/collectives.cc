@@ -1,0 +1,174 @@
+// Differentiable collectives: each backward is the adjoint collective, itself differentiable.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "autograd/differentiable.h"
+#include "core/shard.h"
+#include "meshtorch/collectives.h"
+
+namespace meshtorch {
+namespace {
+
+// The gradient of a missing result is zero; all ranks must still take part in the backward collective.
+Tensors filled(const Tensors& gradients, const Tensors& like) {
+  Tensors full = gradients;
+  for (std::size_t i = 0; i < full.size(); ++i) {
+    if (!full[i].defined()) full[i] = at::zeros_like(like[i]);
+  }
+  return full;
+}
+
+Tensors detached(const Tensors& tensors) {
+  Tensors plain;
+  for (const at::Tensor& t : tensors) plain.push_back(t.detach());
+  return plain;
+}
+
+void check_differentiable(ReduceOp op, const char* name) {
+  TORCH_CHECK_NOT_IMPLEMENTED(op == ReduceOp::sum || op == ReduceOp::avg, "meshtorch: ", name, " has no derivative for reduction ",
+                              to_string(op), "\n  do: use sum or avg");
+}
+
+// The product of all ranks' tensors but this one's, for the derivative of a product that may hold zeros.
+at::Tensor product_of_others(const at::Tensor& x, const Group& group) {
+  const at::Tensor rows = all_gather_tensor_autograd(x.unsqueeze(0), 0, group);
+  std::vector<at::Tensor> others;
+  for (int r = 0; r < group.size(); ++r) {
+    if (r != group.rank()) others.push_back(rows[r]);
+  }
+  return others.empty() ? at::ones_like(x) : at::stack(others).prod(0);
+}
+
+}  // namespace
+
+at::Tensor all_reduce_autograd(const at::Tensor& self, Reduction op, const Group& group) {
+  const auto forward = [=](const at::Tensor& x) { return all_reduce(x, op, group); };
+  switch (op.op) {
+    case ReduceOp::sum:
+    case ReduceOp::avg:
+      return differentiable("AllReduceBackward", self, forward,
+                            [=](const at::Tensor& g) { return all_reduce_autograd(g, op, group); });
+    case ReduceOp::product:
+      return differentiable("AllReduceProductBackward", self, forward, [=](const at::Tensor& g) {
+        return all_reduce_autograd(g, ReduceOp::sum, group) * product_of_others(self, group);
+      });
+    case ReduceOp::min:
+    case ReduceOp::max:
+      return differentiable("AllReduceExtremumBackward", self, forward, [=](const at::Tensor& g) {
+        // Ranks that tie share the gradient.
+        const at::Tensor extremum = all_reduce(self, op, group);
+        const at::Tensor holds = self.detach().eq(extremum).to(g.scalar_type());
+        return all_reduce_autograd(g, ReduceOp::sum, group) * (holds / all_reduce(holds, ReduceOp::sum, group));
+      });
+    default:
+      check_differentiable(op.op, "all_reduce");
+      return {};
+  }
+}
+
+Tensors all_reduce_coalesced_autograd(const Tensors& self, Reduction op, const Group& group) {
+  check_differentiable(op.op, "all_reduce_coalesced");
+  return differentiable(
+      "AllReduceCoalescedBackward", self, [=](const Tensors& x) { return all_reduce_coalesced(x, op, group); },
+      [=, like = detached(self)](const Tensors& g) { return all_reduce_coalesced_autograd(filled(g, like), op, group); });
+}
+
+at::Tensor all_gather_tensor_autograd(const at::Tensor& self, std::int64_t dim, const Group& group, const Splits& sizes) {
+  const bool is_scalar = self.dim() == 0;
+  // Uneven sizes are put together in another way than reduce_scatter_tensor takes them apart unless they are torch::chunk's.
+  Splits each = sizes.empty() ? Splits(static_cast<std::size_t>(group.size()), is_scalar ? 1 : self.size(dim)) : sizes;
+  return differentiable(
+      "AllGatherBackward", self, [=](const at::Tensor& x) { return all_gather_tensor(x, dim, group, sizes); },
+      [=](const at::Tensor& g) {
+        const std::int64_t largest = *std::max_element(each.begin(), each.end());
+        std::vector<at::Tensor> parts;
+        std::int64_t begin = 0;
+        for (const std::int64_t size : each) {
+          at::Tensor part = g.narrow(dim, begin, size);
+          if (size < largest) {
+            std::vector<std::int64_t> missing = part.sizes().vec();
+            missing[static_cast<std::size_t>(dim < 0 ? dim + g.dim() : dim)] = largest - size;
+            part = at::cat({part, at::zeros(missing, g.options())}, dim);
+          }
+          parts.push_back(std::move(part));
+          begin += size;
+        }
+        const at::Tensor mine = reduce_scatter_tensor_autograd(at::cat(parts, dim), ReduceOp::sum, dim, group);
+        const at::Tensor kept = mine.narrow(dim, 0, each[static_cast<std::size_t>(group.rank())]);
+        return is_scalar ? kept.reshape({}) : kept;
+      });
+}
+
+Tensors all_gather_into_tensor_coalesced_autograd(const Tensors& self, const Group& group) {
+  Tensors like;
+  for (const at::Tensor& t : self) like.push_back(at::cat(std::vector<at::Tensor>(static_cast<std::size_t>(group.size()), t.detach())));
+  return differentiable(
+      "AllGatherCoalescedBackward", self, [=](const Tensors& x) { return all_gather_into_tensor_coalesced(x, group); },
+      [=](const Tensors& g) {
+        return reduce_scatter_tensor_coalesced_autograd(filled(g, like), ReduceOp::sum, Splits(g.size(), 0), group);
+      });
+}
+
+at::Tensor reduce_scatter_tensor_autograd(const at::Tensor& self, Reduction op, std::int64_t dim, const Group& group) {
+  check_differentiable(op.op, "reduce_scatter_tensor");
+  const bool is_scalar = self.dim() == 0;
+  const std::int64_t size = is_scalar ? 1 : self.size(dim);
+  return differentiable(
+      "ReduceScatterBackward", self, [=](const at::Tensor& x) { return reduce_scatter_tensor(x, op, dim, group); },
+      [=](const at::Tensor& g) {
+        Splits sizes;
+        for (int r = 0; r < group.size(); ++r) sizes.push_back(chunk(size, group.size(), r).size);
+        at::Tensor whole = all_gather_tensor_autograd(g, dim, group, sizes);
+        if (is_scalar) whole = whole.reshape({});
+        return op.op == ReduceOp::avg ? whole / group.size() : whole;
+      });
+}
+
+Tensors reduce_scatter_tensor_coalesced_autograd(const Tensors& self, Reduction op, const Splits& dims, const Group& group) {
+  check_differentiable(op.op, "reduce_scatter_tensor_coalesced");
+  return differentiable(
+      "ReduceScatterCoalescedBackward", self,
+      [=](const Tensors& x) { return reduce_scatter_tensor_coalesced(x, op, dims, group); },
+      [=, like = detached(self)](const Tensors& g) {
+        Tensors gradients;
+        for (std::size_t i = 0; i < g.size(); ++i) {
+          Splits sizes;
+          for (int r = 0; r < group.size(); ++r) sizes.push_back(chunk(like[i].size(dims[i]), group.size(), r).size);
+          const std::int64_t mine = sizes[static_cast<std::size_t>(group.rank())];
+          const at::Tensor part = g[i].defined() ? g[i] : at::zeros_like(like[i].narrow(dims[i], 0, mine));
+          const at::Tensor whole = all_gather_tensor_autograd(part, dims[i], group, sizes);
+          gradients.push_back(op.op == ReduceOp::avg ? whole / group.size() : whole);
+        }
+        return gradients;
+      });
+}
+
+at::Tensor all_to_all_single_autograd(const at::Tensor& self, const Splits& output_splits, const Splits& input_splits,
+                                      const Group& group) {
+  return differentiable(
+      "AllToAllBackward", self,
+      [=](const at::Tensor& x) { return all_to_all_single(x, output_splits, input_splits, group); },
+      [=](const at::Tensor& g) { return all_to_all_single_autograd(g, input_splits, output_splits, group); });
+}
+
+at::Tensor broadcast_autograd(const at::Tensor& self, int source, const Group& group) {
+  return differentiable(
+      "BroadcastBackward", self, [=](const at::Tensor& x) { return broadcast(x, source, group); },
+      [=](const at::Tensor& g) {
+        const at::Tensor sum = all_reduce_autograd(g, ReduceOp::sum, group);
+        return group.rank() == source ? sum : sum * 0;
+      });
+}
+
+at::Tensor permute_tensor_autograd(const at::Tensor& self, const RankPairs& pairs, const Group& group) {
+  return differentiable(
+      "PermuteBackward", self, [=](const at::Tensor& x) { return permute_tensor(x, pairs, group); },
+      [=](const at::Tensor& g) {
+        RankPairs back;
+        for (const auto& [from, to] : pairs) back.emplace_back(to, from);
+        return permute_tensor_autograd(g, back, group);
+      });
+}
+
+}  // namespace meshtorch

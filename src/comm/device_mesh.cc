@@ -1,0 +1,129 @@
+// The public face of a mesh.
+#include "meshtorch/device_mesh.h"
+
+#include <ATen/ATen.h>
+
+#include <numeric>
+#include <ostream>
+
+#include "comm/mesh_impl.h"
+
+namespace meshtorch {
+namespace {
+
+std::vector<std::int64_t> to_vector(const at::Tensor& ranks) {
+  TORCH_CHECK_VALUE(at::isIntegralType(ranks.scalar_type(), false), "meshtorch: a mesh is a tensor of whole numbers, not of ",
+                    c10::toString(ranks.scalar_type()));
+  const at::Tensor flat = ranks.to(at::kCPU, at::kLong).contiguous().view({-1});
+  const auto* data = flat.const_data_ptr<std::int64_t>();
+  return {data, data + flat.numel()};
+}
+
+void append_nested(std::string& text, const MeshImpl& mesh, std::size_t axis, std::size_t& next) {
+  if (axis == mesh.shape().size()) {
+    text += std::to_string(mesh.ranks()[next++]);
+    return;
+  }
+  text += "[";
+  for (std::int64_t i = 0; i < mesh.shape()[axis]; ++i) {
+    if (i > 0) text += ", ";
+    append_nested(text, mesh, axis + 1, next);
+  }
+  text += "]";
+}
+
+}  // namespace
+
+DeviceMesh::DeviceMesh(c10::DeviceType device_type, const at::Tensor& ranks, const Names& names)
+    : impl_(MeshImpl::get(device_type, to_vector(ranks), ranks.dim() == 0 ? std::vector<std::int64_t>{1} : ranks.sizes().vec(),
+                          names)) {}
+
+DeviceMesh::DeviceMesh(c10::DeviceType device_type, const std::vector<std::int64_t>& ranks, const Names& names)
+    : impl_(MeshImpl::get(device_type, ranks, {static_cast<std::int64_t>(ranks.size())}, names)) {}
+
+DeviceMesh::DeviceMesh(std::shared_ptr<MeshImpl> impl) : impl_(std::move(impl)) {}
+
+DeviceMesh DeviceMesh::from_group(const Group& group, c10::DeviceType device_type, const Names& names) {
+  return DeviceMesh(device_type, group.ranks(), names);
+}
+
+c10::DeviceType DeviceMesh::device_type() const { return impl_->device_type(); }
+std::int64_t DeviceMesh::ndim() const { return static_cast<std::int64_t>(impl_->shape().size()); }
+const std::vector<std::int64_t>& DeviceMesh::shape() const { return impl_->shape(); }
+std::int64_t DeviceMesh::size() const { return static_cast<std::int64_t>(impl_->ranks().size()); }
+std::int64_t DeviceMesh::size(std::int64_t axis) const { return impl_->shape()[impl_->axis_index(axis)]; }
+std::int64_t DeviceMesh::size(const std::string& axis) const { return size(impl_->axis_named(axis)); }
+at::Tensor DeviceMesh::mesh() const { return at::tensor(impl_->ranks(), at::kLong).view(impl_->shape()); }
+const std::vector<std::int64_t>& DeviceMesh::ranks() const { return impl_->ranks(); }
+const DeviceMesh::Names& DeviceMesh::names() const { return impl_->names(); }
+std::int64_t DeviceMesh::axis(const std::string& name) const { return impl_->axis_named(name); }
+
+std::int64_t DeviceMesh::get_rank() const { return impl_->world_rank(); }
+
+std::int64_t DeviceMesh::get_local_rank(std::int64_t axis) const {
+  const auto& coordinate = impl_->coordinate();
+  TORCH_CHECK(coordinate, "meshtorch: rank ", impl_->world_rank(), " is not in ", to_string());
+  return (*coordinate)[impl_->axis_index(axis)];
+}
+
+std::int64_t DeviceMesh::get_local_rank(const std::string& axis) const { return get_local_rank(impl_->axis_named(axis)); }
+
+const std::optional<std::vector<std::int64_t>>& DeviceMesh::get_coordinate() const { return impl_->coordinate(); }
+
+Group DeviceMesh::get_group() const {
+  TORCH_CHECK(ndim() == 1, "meshtorch: a mesh of ", ndim(), " axes has a group for each\n  do: name one, as in get_group(",
+              names().empty() ? "0" : '"' + names()[0] + '"', ")");
+  return get_group(0);
+}
+
+Group DeviceMesh::get_group(std::int64_t axis) const { return impl_->group({static_cast<int>(impl_->axis_index(axis))}); }
+Group DeviceMesh::get_group(const std::string& axis) const { return get_group(impl_->axis_named(axis)); }
+
+std::vector<Group> DeviceMesh::get_all_groups() const {
+  std::vector<Group> groups;
+  for (std::int64_t axis = 0; axis < ndim(); ++axis) groups.push_back(get_group(axis));
+  return groups;
+}
+
+DeviceMesh DeviceMesh::operator[](const std::string& name) const { return DeviceMesh(impl_->sub_mesh({name})); }
+DeviceMesh DeviceMesh::operator[](const Names& names) const { return DeviceMesh(impl_->sub_mesh(names)); }
+DeviceMesh DeviceMesh::flatten(const std::string& name) const { return DeviceMesh(impl_->flatten(name)); }
+
+std::string DeviceMesh::to_string() const {
+  std::string text = "DeviceMesh((";
+  for (std::size_t axis = 0; axis < shape().size(); ++axis) {
+    if (axis > 0) text += ", ";
+    if (!names().empty()) text += names()[axis] + "=";
+    text += std::to_string(shape()[axis]);
+  }
+  text += "), ";
+  std::size_t next = 0;
+  append_nested(text, *impl_, 0, next);
+  return text + ", " + c10::DeviceTypeName(device_type(), true) + ")";
+}
+
+bool operator==(const DeviceMesh& a, const DeviceMesh& b) {
+  return a.impl_ == b.impl_ || a.impl_->content() == b.impl_->content();
+}
+
+std::size_t DeviceMesh::hash() const { return std::hash<std::string>()(impl_->content()); }
+
+DeviceMesh init_device_mesh(c10::DeviceType device_type, const std::vector<std::int64_t>& shape,
+                            const DeviceMesh::Names& names) {
+  const int world_size = current_rank()->world().size;
+  std::int64_t count = 1;
+  for (const std::int64_t extent : shape) {
+    TORCH_CHECK_VALUE(extent >= 1, "meshtorch: an axis of a mesh has at least 1 rank, not ", extent);
+    count *= extent;
+  }
+  TORCH_CHECK_VALUE(count == world_size, "meshtorch: a mesh of shape ", c10::IntArrayRef(shape), " has ", count,
+                    " ranks, but the world has ", world_size,
+                    "\n  do: make their product the world size, or list the ranks with DeviceMesh(device, ranks)");
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(count));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return DeviceMesh(MeshImpl::get(device_type, std::move(ranks), shape, names));
+}
+
+std::ostream& operator<<(std::ostream& out, const DeviceMesh& mesh) { return out << mesh.to_string(); }
+
+}  // namespace meshtorch

@@ -1,0 +1,39 @@
+// The `gloo` backend: LibTorch's ProcessGroupGloo, bound to the address that fits the rendezvous.
+#ifndef USE_C10D_GLOO
+#define USE_C10D_GLOO 1  // the class is in libtorch_cpu even where only Gloo's headers are missing
+#endif
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <cstdlib>
+
+#include "comm/backend.h"
+#include "comm/rank_context.h"
+
+namespace meshtorch {
+namespace {
+
+// Ranks that meet on the loopback address also talk there: the host's own name may not resolve.
+bool meets_on_loopback() {
+  const char* address = std::getenv("MASTER_ADDR");
+  if (address == nullptr) return false;
+  const std::string_view host(address);
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const World& world, const c10::intrusive_ptr<c10d::Store>& store,
+                                                    int rank, int size) {
+  using c10d::ProcessGroupGloo;
+  auto options = ProcessGroupGloo::Options::create(world.timeout);
+  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"); interface != nullptr && *interface != '\0') {
+    options->devices.push_back(ProcessGroupGloo::createDeviceForInterface(interface));
+  } else if (meets_on_loopback()) {
+    options->devices.push_back(ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  } else {
+    options->devices.push_back(ProcessGroupGloo::createDefaultDevice());
+  }
+  return c10::make_intrusive<ProcessGroupGloo>(store, rank, size, options);
+}
+
+}  // namespace meshtorch

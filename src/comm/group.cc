@@ -1,0 +1,49 @@
+// Groups of ranks, from whatever names them.
+#include "meshtorch/group.h"
+
+#include <numeric>
+
+#include "comm/mesh_impl.h"
+#include "comm/rank_context.h"
+#include "meshtorch/device_mesh.h"
+
+namespace meshtorch {
+namespace {
+
+std::shared_ptr<const GroupImpl> adopt(const c10::intrusive_ptr<c10d::ProcessGroup>& process_group) {
+  TORCH_CHECK_VALUE(process_group, "meshtorch: the process group is null");
+  auto impl = std::make_shared<GroupImpl>();
+  // c10d does not tell which world ranks a group has; they are known for meshtorch's own groups only.
+  impl->ranks.resize(static_cast<std::size_t>(process_group->getSize()));
+  std::iota(impl->ranks.begin(), impl->ranks.end(), 0);
+  impl->rank = process_group->getRank();
+  impl->process_group = process_group;
+  return impl;
+}
+
+}  // namespace
+
+Group::Group() : impl_(current_rank()->default_group()) {}
+Group::Group(const DeviceMesh& mesh) : Group(mesh.get_group()) {}
+Group::Group(const DeviceMesh& mesh, std::int64_t axis) : Group(mesh.get_group(axis)) {}
+Group::Group(const DeviceMesh& mesh, const std::string& axis) : Group(mesh.get_group(axis)) {}
+Group::Group(std::initializer_list<std::int64_t> ranks) : Group(std::vector<std::int64_t>(ranks)) {}
+Group::Group(const c10::intrusive_ptr<c10d::ProcessGroup>& process_group) : impl_(adopt(process_group)) {}
+Group::Group(std::shared_ptr<const GroupImpl> impl) : impl_(std::move(impl)) {}
+
+Group::Group(const std::vector<std::int64_t>& ranks) {
+  // A mesh of one axis checks the ranks.
+  impl_ = MeshImpl::get(c10::DeviceType::CPU, ranks, {static_cast<std::int64_t>(ranks.size())}, {})->group({0}).impl_;
+}
+
+int Group::rank() const { return impl_->rank; }
+int Group::size() const { return static_cast<int>(impl_->ranks.size()); }
+const std::vector<std::int64_t>& Group::ranks() const { return impl_->ranks; }
+
+const c10::intrusive_ptr<c10d::ProcessGroup>& Group::process_group() const {
+  TORCH_CHECK(impl_->process_group, "meshtorch: this rank is not in the group of ranks ", c10::IntArrayRef(impl_->ranks),
+              "\n  do: call its collectives on those ranks only");
+  return impl_->process_group;
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,62 @@
+// What a DeviceMesh holds. One for each content and rank, so that equality is a pointer.
+#pragma once
+
+#include <c10/core/DeviceType.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/rank_context.h"
+
+namespace meshtorch {
+
+class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
+ public:
+  using Numbers = std::vector<std::int64_t>;
+  using Names = std::vector<std::string>;
+
+  // Checks the arrangement and gives this rank's one mesh of that content. `root` is the mesh it was cut from.
+  static std::shared_ptr<MeshImpl> get(c10::DeviceType device_type, Numbers ranks, Numbers shape, Names names,
+                                       std::shared_ptr<MeshImpl> root = nullptr);
+
+  c10::DeviceType device_type() const { return device_type_; }
+  const Numbers& ranks() const { return ranks_; }
+  const Numbers& shape() const { return shape_; }
+  const Names& names() const { return names_; }
+  const std::optional<Numbers>& coordinate() const { return coordinate_; }
+  std::int64_t world_rank() const { return world_rank_; }
+  const std::string& content() const { return content_; }
+
+  std::size_t axis_index(std::int64_t axis) const;
+  std::int64_t axis_named(const std::string& name) const;
+
+  // The group of this rank along several axes (ascending), in row-major order of their coordinates.
+  Group group(const std::vector<int>& axes) const;
+  std::shared_ptr<MeshImpl> sub_mesh(const Names& names);
+  std::shared_ptr<MeshImpl> flatten(const std::string& name);
+
+ private:
+  MeshImpl() = default;
+  // The mesh along these axes that holds this rank (coordinate 0 on the others if it is in none).
+  Numbers ranks_along(const std::vector<int>& axes) const;
+  MeshImpl& root() { return root_ ? *root_ : *this; }
+
+  c10::DeviceType device_type_{};
+  Numbers ranks_;
+  Numbers shape_;
+  Names names_;
+  std::string content_;
+  std::int64_t world_rank_ = 0;
+  std::optional<Numbers> coordinate_;
+  std::shared_ptr<MeshImpl> root_;  // null for a mesh that was not cut from another
+  std::weak_ptr<RankContext> context_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::vector<int>, Group> groups_;
+  std::map<std::string, std::weak_ptr<MeshImpl>> flattened_;  // on the root, by name
+};
+
+}  // namespace meshtorch

@@ -1,0 +1,76 @@
+// Joining and leaving the world of ranks.
+#include "meshtorch/process_group.h"
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "comm/backend.h"
+#include "comm/rank_context.h"
+#include "comm/rendezvous.h"
+#include "comm/thread_worlds.h"
+
+namespace meshtorch {
+namespace {
+
+void join(World world) {
+  TORCH_CHECK(!is_initialized(), "meshtorch: init_process_group was called twice on this rank\n  do: call "
+                                 "destroy_process_group() first");
+  const bool is_thread = world.backend == "threads";
+  auto context = std::make_shared<RankContext>(std::move(world));
+  if (is_thread) {
+    set_thread_rank(std::move(context));
+  } else {
+    set_process_rank(std::move(context));
+  }
+}
+
+World describe_world(const InitOptions& options) {
+  World world;
+  world.backend = options.backend.empty() ? default_backend() : options.backend;
+  world.timeout = options.timeout;
+  check_backend(world.backend);
+  return world;
+}
+
+}  // namespace
+
+void init_process_group(const InitOptions& options) {
+  World world = describe_world(options);
+  const bool needs_store = world.backend == "gloo" || world.backend == "nccl";
+  Meeting meeting = rendezvous(options, needs_store);
+  world.rank = meeting.rank;
+  world.size = meeting.world_size;
+  world.local_rank = meeting.local_rank;
+  world.store = std::move(meeting.store);
+  if (world.backend == "threads") world.threads = thread_world(options.init_method, world.size);
+  join(std::move(world));
+}
+
+void init_process_group(const c10::intrusive_ptr<c10d::Store>& store, const InitOptions& options) {
+  TORCH_CHECK_VALUE(options.rank >= 0 && options.world_size >= 1 && options.rank < options.world_size,
+                    "meshtorch: init_process_group with a store needs options.rank and options.world_size, got ",
+                    options.rank, " and ", options.world_size);
+  World world = describe_world(options);
+  world.rank = options.rank;
+  world.local_rank = options.rank;
+  world.size = options.world_size;
+  world.store = store;
+  if (world.backend == "threads") world.threads = thread_world(options.init_method, world.size);
+  join(std::move(world));
+}
+
+void destroy_process_group() {
+  const auto context = current_rank();
+  if (context->world().threads) {
+    set_thread_rank(nullptr);
+  } else {
+    set_process_rank(nullptr);
+  }
+}
+
+bool is_initialized() { return current_rank_or_null() != nullptr; }
+int get_rank() { return current_rank()->world().rank; }
+int get_world_size() { return current_rank()->world().size; }
+int get_local_rank() { return current_rank()->world().local_rank; }
+std::string get_backend() { return current_rank()->world().backend; }
+
+}  // namespace meshtorch

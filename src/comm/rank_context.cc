@@ -1,0 +1,86 @@
+// What one rank owns, found from any of its threads.
+#include "comm/rank_context.h"
+
+#include <torch/csrc/distributed/c10d/RankLocal.hpp>
+
+#include <algorithm>
+#include <numeric>
+
+#include "comm/backend.h"
+
+namespace meshtorch {
+namespace {
+
+struct Slot {
+  std::shared_ptr<RankContext> context;
+};
+
+std::shared_ptr<RankContext>& process_context() {
+  static std::shared_ptr<RankContext> context;
+  return context;
+}
+
+std::mutex& process_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+}  // namespace
+
+RankContext::RankContext(World world) : world_(std::move(world)) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(world_.size));
+  std::iota(all.begin(), all.end(), 0);
+  default_group_ = group(all);
+}
+
+std::shared_ptr<const GroupImpl> RankContext::group(const std::vector<std::int64_t>& ranks) {
+  const std::scoped_lock lock(mutex_);
+  auto& entry = groups_[ranks];
+  if (entry) return entry;
+  auto made = std::make_shared<GroupImpl>();
+  made->ranks = ranks;
+  const auto self = std::find(ranks.begin(), ranks.end(), world_.rank);
+  if (self != ranks.end()) {
+    made->rank = static_cast<int>(self - ranks.begin());
+    made->process_group = make_process_group(world_, ranks, made->rank);
+  }
+  entry = std::move(made);
+  return entry;
+}
+
+std::shared_ptr<MeshImpl> RankContext::intern(const std::string& content,
+                                              const std::function<std::shared_ptr<MeshImpl>()>& make) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (const auto found = meshes_.find(content); found != meshes_.end()) return found->second;
+  }
+  auto made = make();
+  const std::scoped_lock lock(mutex_);
+  return meshes_.try_emplace(content, std::move(made)).first->second;
+}
+
+std::shared_ptr<RankContext> current_rank_or_null() {
+  if (const auto& context = c10d::RankLocal<Slot>::get().context) return context;
+  const std::scoped_lock lock(process_mutex());
+  return process_context();
+}
+
+std::shared_ptr<RankContext> current_rank() {
+  auto context = current_rank_or_null();
+  TORCH_CHECK(context,
+              "meshtorch: this rank has not joined a world of ranks\n  do: call init_process_group() first, or run "
+              "inside spawn(n, fn)");
+  return context;
+}
+
+void set_thread_rank(std::shared_ptr<RankContext> context) {
+  c10d::RankLocal<Slot>::get().context = std::move(context);
+}
+
+void set_process_rank(std::shared_ptr<RankContext> context) {
+  std::shared_ptr<RankContext> old;  // destroyed outside the lock: it joins the backend's threads
+  const std::scoped_lock lock(process_mutex());
+  old = std::exchange(process_context(), std::move(context));
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,64 @@
+// What one rank owns: its world, its groups and its meshes. A rank is a process, or a thread under spawn.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "comm/thread_world.h"
+#include "meshtorch/group.h"
+
+namespace meshtorch {
+
+class MeshImpl;
+
+struct GroupImpl {
+  std::vector<std::int64_t> ranks;
+  int rank = -1;
+  c10::intrusive_ptr<c10d::ProcessGroup> process_group;  // null on ranks outside
+};
+
+// Where and how a world's groups are made.
+struct World {
+  std::string backend;
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  std::chrono::milliseconds timeout{};
+  c10::intrusive_ptr<c10d::Store> store;
+  std::shared_ptr<ThreadWorld> threads;  // of the `threads` backend
+};
+
+class RankContext {
+ public:
+  explicit RankContext(World world);
+
+  const World& world() const { return world_; }
+  // The group of these ranks, made at the first call and kept.
+  std::shared_ptr<const GroupImpl> group(const std::vector<std::int64_t>& ranks);
+  const std::shared_ptr<const GroupImpl>& default_group() const { return default_group_; }
+  // The one mesh of each content that this rank holds: `candidate`, unless an equal one is there.
+  std::shared_ptr<MeshImpl> intern(const std::string& content, const std::function<std::shared_ptr<MeshImpl>()>& make);
+
+ private:
+  World world_;
+  std::shared_ptr<const GroupImpl> default_group_;
+  std::mutex mutex_;
+  std::map<std::vector<std::int64_t>, std::shared_ptr<const GroupImpl>> groups_;
+  std::map<std::string, std::shared_ptr<MeshImpl>> meshes_;
+};
+
+// The context of the calling rank, also on the autograd threads that work for it. Throws if the rank has not joined.
+std::shared_ptr<RankContext> current_rank();
+// The same, null if the rank has not joined.
+std::shared_ptr<RankContext> current_rank_or_null();
+// Makes `context` that of the calling thread, or of the whole process.
+void set_thread_rank(std::shared_ptr<RankContext> context);
+void set_process_rank(std::shared_ptr<RankContext> context);
+
+}  // namespace meshtorch

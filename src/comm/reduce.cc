@@ -1,0 +1,72 @@
+// Elementwise reduction of the terms of several ranks.
+#include "comm/reduce.h"
+
+#include <ATen/ATen.h>
+
+#include "meshtorch/placement.h"
+
+namespace meshtorch {
+namespace {
+
+using Op = c10d::ReduceOp;
+
+void accumulate(at::Tensor& acc, const at::Tensor& term, Op::RedOpType op) {
+  switch (op) {
+    case Op::SUM:
+    case Op::AVG:
+      acc.add_(term);
+      return;
+    case Op::PRODUCT:
+      acc.mul_(term);
+      return;
+    case Op::MIN:
+      at::minimum_out(acc, acc, term);
+      return;
+    case Op::MAX:
+      at::maximum_out(acc, acc, term);
+      return;
+    case Op::BAND:
+      acc.bitwise_and_(term);
+      return;
+    case Op::BOR:
+      acc.bitwise_or_(term);
+      return;
+    case Op::BXOR:
+      acc.bitwise_xor_(term);
+      return;
+    default:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, "meshtorch: reduction ", static_cast<int>(op), " is not supported");
+  }
+}
+
+}  // namespace
+
+std::string_view reduce_op_name(Op::RedOpType op) {
+  // c10d and meshtorch list the reductions in one order.
+  return op <= Op::BXOR ? to_string(static_cast<ReduceOp>(op)) : "unsupported";
+}
+
+void check_reducible(Op::RedOpType op, const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& t : tensors) {
+    const at::ScalarType type = t.scalar_type();
+    const bool is_integral = at::isIntegralType(type, /*includeBool=*/true);
+    const bool is_bitwise = op == Op::BAND || op == Op::BOR || op == Op::BXOR;
+    const bool is_ordered = op == Op::MIN || op == Op::MAX;
+    TORCH_CHECK_VALUE(!is_bitwise || is_integral, "meshtorch: reduction ", reduce_op_name(op), " is not defined for ",
+                      c10::toString(type), "\n  do: use an integer or bool tensor");
+    TORCH_CHECK_VALUE(op != Op::AVG || !is_integral, "meshtorch: reduction avg is not defined for ", c10::toString(type),
+                      "\n  do: use sum, or convert to a floating type first");
+    TORCH_CHECK_VALUE(!is_ordered || !at::isComplexType(type), "meshtorch: reduction ", reduce_op_name(op),
+                      " is not defined for ", c10::toString(type));
+  }
+}
+
+void reduce_into(const at::Tensor& out, const std::vector<at::Tensor>& terms, Op::RedOpType op) {
+  const bool is_reduced = at::isReducedFloatingType(out.scalar_type());
+  at::Tensor acc = is_reduced ? terms[0].to(at::kFloat) : terms[0].clone();
+  for (std::size_t i = 1; i < terms.size(); ++i) accumulate(acc, is_reduced ? terms[i].to(at::kFloat) : terms[i], op);
+  if (op == Op::AVG) acc.div_(static_cast<double>(terms.size()));
+  out.copy_(acc);
+}
+
+}  // namespace meshtorch

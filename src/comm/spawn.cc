@@ -1,0 +1,62 @@
+// Ranks as threads of this process.
+#include <ATen/Parallel.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <thread>
+
+#include "comm/rank_context.h"
+#include "meshtorch/launch.h"
+
+namespace meshtorch {
+namespace {
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& e) {
+    return e.what_without_backtrace();
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception that is not a std::exception";
+  }
+}
+
+int threads_for_each(int world_size) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, cores / world_size);
+}
+
+}  // namespace
+
+RankError::RankError(int rank, const std::string& what, std::exception_ptr cause)
+    : std::runtime_error("rank " + std::to_string(rank) + ": " + what), rank_(rank), cause_(std::move(cause)) {}
+
+void spawn(int world_size, const std::function<void(int rank)>& fn, const SpawnOptions& options) {
+  TORCH_CHECK_VALUE(world_size >= 1, "meshtorch: spawn needs at least 1 rank, not ", world_size);
+  const auto threads = std::make_shared<ThreadWorld>(world_size);
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const int intra_op = options.intra_op_threads > 0 ? options.intra_op_threads : threads_for_each(world_size);
+
+  const auto run = [&](int rank) {
+    at::set_num_threads(intra_op);
+    try {
+      set_thread_rank(std::make_shared<RankContext>(
+          World{"threads", rank, world_size, rank, options.timeout, store, threads}));
+      fn(rank);
+      set_thread_rank(nullptr);
+      threads->finish(rank);
+    } catch (...) {
+      const auto error = std::current_exception();
+      set_thread_rank(nullptr);
+      threads->fail(rank, error, text_of(error));
+    }
+  };
+  std::vector<std::jthread> ranks;
+  ranks.reserve(static_cast<std::size_t>(world_size));
+  for (int rank = 0; rank < world_size; ++rank) ranks.emplace_back(run, rank);
+  for (std::jthread& rank : ranks) rank.join();
+  if (const auto error = threads->failure()) throw RankError(threads->failed_rank(), text_of(error), error);
+}
+
+}  // namespace meshtorch

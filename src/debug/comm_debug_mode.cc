@@ -1,0 +1,213 @@
+// CommDebugMode: counts c10d operators as they pass LibTorch's dispatcher, through a thread-local observer.
+#include <ATen/record_function.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/RankLocal.hpp>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "debug/comm_record.h"
+
+namespace meshtorch {
+
+struct CommDebugState {
+  CommCounts counts;
+};
+
+namespace {
+
+constexpr std::array<std::string_view, 17> kNames{
+    "all_reduce",       "all_reduce_coalesced",
+    "all_gather",       "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced",
+    "reduce_scatter",   "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced",
+    "all_to_all",       "all_to_all_single",
+    "broadcast",        "reduce",
+    "gather",           "scatter",
+    "send",             "recv",
+    "barrier",
+};
+
+// How much of its payload a rank of a ring of n sends.
+enum class Traffic : std::uint8_t { none, part, all, others, twice };
+
+struct Operator {
+  std::string_view name;  // without "c10d::"
+  Collective kind;
+  std::size_t payload;  // the argument that holds what this rank gives
+  Traffic traffic;
+};
+constexpr std::array<Operator, 20> kOperators{{
+    {"allreduce_", Collective::all_reduce, 0, Traffic::twice},
+    {"allreduce_coalesced_", Collective::all_reduce_coalesced, 0, Traffic::twice},
+    {"allgather_", Collective::all_gather, 1, Traffic::others},
+    {"allgather_coalesced_", Collective::all_gather, 1, Traffic::others},
+    {"_allgather_base_", Collective::all_gather_into_tensor, 1, Traffic::others},
+    {"allgather_into_tensor_coalesced_", Collective::all_gather_into_tensor_coalesced, 1, Traffic::others},
+    {"reduce_scatter_", Collective::reduce_scatter, 1, Traffic::part},
+    {"_reduce_scatter_base_", Collective::reduce_scatter_tensor, 1, Traffic::part},
+    {"reduce_scatter_tensor_coalesced_", Collective::reduce_scatter_tensor_coalesced, 1, Traffic::part},
+    {"alltoall_", Collective::all_to_all, 1, Traffic::part},
+    {"alltoall_base_", Collective::all_to_all_single, 1, Traffic::part},
+    {"broadcast_", Collective::broadcast, 0, Traffic::all},
+    {"reduce_", Collective::reduce, 0, Traffic::all},
+    {"gather_", Collective::gather, 1, Traffic::all},
+    {"scatter_", Collective::scatter, 1, Traffic::part},
+    {"send", Collective::send, 0, Traffic::all},
+    {"recv_", Collective::recv, 0, Traffic::none},
+    {"recv_any_source_", Collective::recv, 0, Traffic::none},
+    {"barrier", Collective::barrier, 0, Traffic::none},
+    {"monitored_barrier_", Collective::barrier, 0, Traffic::none},
+}};
+
+const Operator* find_operator(std::string_view name) {
+  constexpr std::string_view kPrefix = "c10d::";
+  if (!name.starts_with(kPrefix)) return nullptr;
+  name.remove_prefix(kPrefix.size());
+  const auto* found = std::find_if(kOperators.begin(), kOperators.end(), [&](const Operator& o) { return o.name == name; });
+  return found == kOperators.end() ? nullptr : found;
+}
+
+std::int64_t bytes_in(const c10::IValue& value) {
+  if (value.isTensor()) {
+    const at::Tensor& t = value.toTensor();
+    return t.defined() ? static_cast<std::int64_t>(t.nbytes()) : 0;
+  }
+  std::int64_t bytes = 0;
+  if (value.isTensorList()) {
+    for (const at::Tensor& t : value.toTensorVector()) bytes += static_cast<std::int64_t>(t.nbytes());
+  } else if (value.isList()) {
+    for (const c10::IValue& item : value.toListRef()) bytes += bytes_in(item);
+  }
+  return bytes;
+}
+
+std::int64_t group_size(c10::ArrayRef<const c10::IValue> inputs) {
+  for (const c10::IValue& value : inputs) {
+    if (value.isCustomClass() && value.type() == c10::getCustomClassType<c10::intrusive_ptr<c10d::ProcessGroup>>()) {
+      return value.toCustomClass<c10d::ProcessGroup>()->getSize();
+    }
+  }
+  return 1;
+}
+
+std::int64_t traffic_of(const Operator& op, c10::ArrayRef<const c10::IValue> inputs) {
+  if (op.traffic == Traffic::none || op.payload >= inputs.size()) return 0;
+  const std::int64_t bytes = bytes_in(inputs[op.payload]);
+  const std::int64_t n = group_size(inputs);
+  switch (op.traffic) {
+    case Traffic::part:
+      return bytes * (n - 1) / n;
+    case Traffic::twice:
+      return 2 * bytes * (n - 1) / n;
+    case Traffic::others:
+      return bytes * (n - 1);
+    default:
+      return n > 1 ? bytes : 0;
+  }
+}
+
+// The modes that are active on one rank, and the observer that feeds them.
+struct ActiveModes {
+  std::vector<std::shared_ptr<CommDebugState>> states;
+  at::CallbackHandle observer = 0;
+};
+
+ActiveModes& active() { return c10d::RankLocal<ActiveModes>::get(); }
+
+struct CallContext : at::ObserverContext {
+  explicit CallContext(Collective kind) : wait(kind) {}
+  CommWait wait;
+};
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
+  const Operator* op = find_operator(fn.name());
+  if (op == nullptr) return nullptr;
+  const std::int64_t bytes = traffic_of(*op, fn.inputs());
+  for (const auto& state : active().states) {
+    CommStatistics& statistics = state->counts.at(op->kind);
+    statistics.count += 1;
+    statistics.bytes_sent += bytes;
+  }
+  return std::make_unique<CallContext>(op->kind);
+}
+
+void activate(const std::shared_ptr<CommDebugState>& state) {
+  ActiveModes& modes = active();
+  if (std::find(modes.states.begin(), modes.states.end(), state) != modes.states.end()) return;
+  if (modes.states.empty()) {
+    modes.observer = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(&on_start, [](const at::RecordFunction&, at::ObserverContext*) {})
+            .needsInputs(true)
+            .scopes({at::RecordScope::FUNCTION}));
+  }
+  modes.states.push_back(state);
+}
+
+void deactivate(const std::shared_ptr<CommDebugState>& state) {
+  ActiveModes& modes = active();
+  if (std::erase(modes.states, state) > 0 && modes.states.empty()) at::removeCallback(modes.observer);
+}
+
+}  // namespace
+
+std::string_view to_string(Collective collective) { return kNames.at(static_cast<std::size_t>(collective)); }
+
+CommWait::~CommWait() {
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin_;
+  for (const auto& state : active().states) state->counts.at(kind_).seconds += spent.count();
+}
+
+std::int64_t CommCounts::operator[](Collective collective) const {
+  const auto found = statistics_.find(collective);
+  return found == statistics_.end() ? 0 : found->second.count;
+}
+
+std::int64_t CommCounts::total() const {
+  std::int64_t total = 0;
+  for (const auto& [collective, statistics] : statistics_) total += statistics.count;
+  return total;
+}
+
+CommDebugMode::CommDebugMode() : state_(std::make_shared<CommDebugState>()) { activate(state_); }
+CommDebugMode::~CommDebugMode() { deactivate(state_); }
+
+void CommDebugMode::restart() {
+  state_->counts.clear();
+  activate(state_);
+}
+
+void CommDebugMode::stop() { deactivate(state_); }
+
+const CommCounts& CommDebugMode::get_comm_counts() const { return state_->counts; }
+
+std::string CommDebugMode::table() const {
+  const auto row = [](std::string_view name, const CommStatistics& s) {
+    std::array<char, 128> line{};
+    std::snprintf(line.data(), line.size(), "%-34.*s %7lld %15lld %10.3f\n", static_cast<int>(name.size()), name.data(),
+                  static_cast<long long>(s.count), static_cast<long long>(s.bytes_sent), s.seconds * 1e3);
+    return std::string(line.data());
+  };
+  std::string text = "collective                           count      bytes sent    time ms\n";
+  CommStatistics sum;
+  for (const auto& [collective, statistics] : state_->counts.statistics()) {
+    text += row(to_string(collective), statistics);
+    sum.count += statistics.count;
+    sum.bytes_sent += statistics.bytes_sent;
+    sum.seconds += statistics.seconds;
+  }
+  return text + row("total", sum);
+}
+
+std::string CommDebugMode::json() const {
+  nlohmann::ordered_json collectives = nlohmann::ordered_json::object();
+  for (const auto& [collective, s] : state_->counts.statistics()) {
+    collectives[std::string(to_string(collective))] = {{"count", s.count}, {"bytes_sent", s.bytes_sent}, {"seconds", s.seconds}};
+  }
+  const nlohmann::ordered_json document{{"total_count", get_total_counts()}, {"collectives", std::move(collectives)}};
+  return document.dump(2);
+}
+
+}  // namespace meshtorch

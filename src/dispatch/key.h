@@ -1,0 +1,12 @@
+// The dispatch key that brings operators on meshtorch's tensors to meshtorch.
+#pragma once
+
+#include <c10/core/DispatchKey.h>
+
+namespace meshtorch {
+
+// Below autograd, above the backends, and free in LibTorch 2.13. A later LibTorch may take it: this is the one place to change,
+// with the registration in dispatch/fallback.cc.
+constexpr c10::DispatchKey kMeshKey = c10::DispatchKey::Fake;
+
+}  // namespace meshtorch
