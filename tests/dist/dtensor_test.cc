@@ -1,5 +1,5 @@
 // Distributed tensors: making them, taking them apart, and operators on them.
-#include "ranks.h"
+#include "numbers.h"
 
 namespace meshtorch::testing {
 namespace {
@@ -8,13 +8,7 @@ using mt::Partial;
 using mt::Replicate;
 using mt::Shard;
 
-mt::DeviceMesh line(int n) { return mt::init_device_mesh(torch::kCPU, {n}, {"tp"}); }
 
-// The same numbers on every rank.
-torch::Tensor numbers(at::IntArrayRef sizes) {
-  const int64_t count = c10::multiply_integers(sizes);
-  return ((torch::arange(count, torch::kFloat) * 7 + 3).remainder(11) - 5).view(sizes) / 4;
-}
 
 TEST(DTensor, IsAPlainTensorOfTheGlobalShape) {
   on_ranks(2, [](int rank) {

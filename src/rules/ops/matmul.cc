@@ -2,6 +2,18 @@
 #include "rules/table.h"
 
 namespace meshtorch {
+namespace {
+
+// LibTorch 2.13 does not broadcast `self` where a rank has an empty part of the matrix.
+RuleUse addmv(const OpCall& call) {
+  const Shape matrix = call.shape("mat");
+  if (matrix.size() != 2 || call.shape("self") != Shape{matrix[0]}) {
+    return {"_.., _.., _.. -> _.."};
+  }
+  return {"+m, *m k, *k -> m"};
+}
+
+}  // namespace
 
 void add_matmul_rules(RuleTable& ops) {
   ops.add("mm", "*m k, *k n -> m n");
@@ -11,7 +23,7 @@ void add_matmul_rules(RuleTable& ops) {
   ops.add("addmm", "+..., *m k, *k n -> m n");
   ops.add("baddbmm", "+..., *b m k, *b k n -> b m n");
   ops.add("addbmm", "+..., *b m k, *b k n -> m n");
-  ops.add("addmv", "+..., *m k, *k -> m");
+  ops.choose("addmv", addmv);
   ops.add("addr", "+..., *m, *n -> m n");
   ops.add("_int_mm", "m k, k n -> m n");
   ops.add("_foreach_mm", "*m k[], *k n[] -> m n[]");
