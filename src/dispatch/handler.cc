@@ -222,7 +222,7 @@ void Handler::wrap_results(const Decision& decision, const torch::jit::Stack& ar
     const ResultPlan& plan = decision.results[index];
     if (!local.defined()) return local;
     if (!info_.is_view) return wrap(std::move(local), plan.layout, plan.sizes, plan.strides);
-    return wrap_view(std::move(local), plan, operands_[0].tensor, info_.op, arguments, index);
+    return wrap_view(std::move(local), plan, operands_[0].tensor, decision.moves[0] != nullptr, info_.op, arguments, index);
   };
   for (std::size_t r = 0; r < count; ++r) {
     c10::IValue& value = stack_[stack_.size() - count + r];

@@ -15,17 +15,31 @@ at::Tensor whole(const at::Tensor& tensor) {
   return redistribute_local(meta.local, tensor.sizes().vec(), *meta.layout, *replicated);
 }
 
+// The shard of the base after the view's value has been put in its place.
+at::Tensor base_with(const at::Tensor& view, const WriteBack& way) {
+  const DTensorMeta& base = *meta_of(way.base);
+  const Layout* replicated = base.layout->mesh->layout(Placements(base.layout->placements.size()));
+  const at::Tensor full = at::empty_strided(way.base.sizes(), way.base.strides(), base.local.options()).copy_(whole(way.base));
+  torch::jit::Stack stack = way.arguments;
+  stack[0] = full;
+  way.op.callBoxed(&stack);
+  const at::Tensor part = stack[0].isTensor() ? stack[way.result].toTensor() : stack[0].toTensorVector()[way.result];
+  part.copy_(whole(view));
+  return redistribute_local(full, way.base.sizes().vec(), *replicated, *base.layout);
+}
+
 }  // namespace
 
-at::Tensor wrap_view(at::Tensor local, const ResultPlan& plan, const at::Tensor& base, const c10::OperatorHandle& op,
+at::Tensor wrap_view(at::Tensor local, const ResultPlan& plan, const at::Tensor& base, bool moved, const c10::OperatorHandle& op,
                      const torch::jit::Stack& arguments, std::size_t result) {
   // A view of a normal tensor is a normal tensor, also under inference mode: it shares the version counter.
   const c10::InferenceMode mode(c10::InferenceMode::is_enabled() && base.is_inference());
+  using Kind = WriteBack::Kind;
   const DTensorMeta& meta = *meta_of(base);
-  const bool shares_memory = local.is_alias_of(meta.local) || local.numel() == 0;
+  const Kind kind = moved ? Kind::moved : local.is_alias_of(meta.local) ? Kind::shared : Kind::reshaped;
   at::Tensor view = wrap(std::move(local), plan.layout, plan.sizes, plan.strides);
-  if (!shares_memory || meta.write_back) {
-    meta_of(view)->write_back = std::make_shared<WriteBack>(WriteBack{base, op, arguments, result});
+  if (kind != Kind::shared || meta.write_back) {
+    meta_of(view)->write_back = std::make_shared<WriteBack>(WriteBack{kind, base, op, arguments, result});
   }
   return view;
 }
@@ -33,15 +47,11 @@ at::Tensor wrap_view(at::Tensor local, const ResultPlan& plan, const at::Tensor&
 void write_through(const at::Tensor& view) {
   const WriteBack& way = *meta_of(view)->write_back;
   const DTensorMeta& base = *meta_of(way.base);
-  const Layout* replicated = base.layout->mesh->layout(Placements(base.layout->placements.size()));
-  const at::Tensor full = at::empty_strided(way.base.sizes(), way.base.strides(), base.local.options()).copy_(whole(way.base));
-
-  torch::jit::Stack stack = way.arguments;
-  stack[0] = full;
-  way.op.callBoxed(&stack);
-  const at::Tensor part = stack[0].isTensor() ? stack[way.result].toTensor() : stack[0].toTensorVector()[way.result];
-  part.copy_(whole(view));
-  base.local.copy_(redistribute_local(full, way.base.sizes().vec(), *replicated, *base.layout));
+  if (way.kind == WriteBack::Kind::moved) {
+    base.local.copy_(base_with(view, way));
+  } else if (way.kind == WriteBack::Kind::reshaped) {
+    base.local.copy_(meta_of(view)->local.reshape(base.local.sizes()));
+  }
   if (base.write_back) write_through(way.base);
 }
 

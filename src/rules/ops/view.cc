@@ -8,7 +8,7 @@ namespace meshtorch {
 namespace {
 
 // Any arguments and any ranks: nothing is split, and a mistake is left for the operator to report.
-const Rule kWhole = "_.. -> _..";
+const Rule kWhole = "*_.. -> _..";
 
 std::string name(std::size_t index) { return "x" + std::to_string(index); }
 
@@ -175,12 +175,15 @@ RuleUse view(const OpCall& call) {
   if (!to || count == 0 || !fits_a_rule(rank_of(from)) || !fits_a_rule(rank_of(*to))) {
     return {kWhole};
   }
-  return ViewRule(from, *to).use("size");
+  const RuleUse use = ViewRule(from, *to).use("size");
+  // A size that only the operator can fill in, which it cannot where a rank has no elements.
+  const bool is_open = call.integers("size") != *to && use.rule.text().find('_') < use.rule.text().size();
+  return is_open ? RuleUse{kWhole} : use;
 }
 
 // A view of other items: the last dim may change its size.
 RuleUse view_dtype(const OpCall& call) {
-  if (call.shape("self").empty()) return {kWhole};
+  if (call.shape("self").empty()) return {"_.. -> _.."};
   return {"a.. _ -> a.. _"};
 }
 
@@ -452,7 +455,9 @@ void add_rearrangements(RuleTable& ops) {
   ops.choose("flip", flip);
   ops.choose("roll", roll);
   ops.choose("rot90", rot90);
-  ops.add({"pixel_shuffle", "pixel_unshuffle"}, "*a.. _ _ _ -> a.. _ _ _");
+  ops.add("pixel_shuffle", "*a.. _ _ _ -> a.. _ _ _");
+  // The kernel of LibTorch 2.13 gives other sizes for an empty batch.
+  ops.add("pixel_unshuffle", "*_.. -> _..");
   ops.add({"channel_shuffle", "native_channel_shuffle"}, "*n c! a.. -> n c! a..");
 }
 
