@@ -103,7 +103,22 @@ class Decider {
     return nullptr;
   }
 
+  // True if the last rank of each axis, whose part is the smallest, has elements of every tensor that has any.
+  bool leaves_no_shard_empty(const Choice& choice) const {
+    Shape last = mesh_.shape();
+    for (std::int64_t& index : last) --index;
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      const Shape shape = operands_[order_[i]].tensor.sizes().vec();
+      const Shape smallest = local_shape(shape, choice.operands[i], mesh_.shape(), last);
+      for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+        if (shape[dim] > 0 && smallest[dim] == 0) return false;
+      }
+    }
+    return true;
+  }
+
   bool take(const Choice& choice, const Situation& situation) {
+    if (use_->needs_elements && !leaves_no_shard_empty(choice)) return false;
     decision_->moves.assign(operands_.size(), nullptr);
     for (std::size_t i = 0; i < order_.size(); ++i) {
       if (choice.operands[i] == situation.operands[i]) continue;

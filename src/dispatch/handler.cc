@@ -120,9 +120,16 @@ void Handler::collect(const at::Tensor& tensor, std::size_t argument_index, int 
   operands_.push_back({argument_index, element, tensor, meta});
 }
 
-void Handler::check_plain_operands() const {
-  for (const Operand& operand : operands_) {
-    if (operand.meta == nullptr && operand.tensor.dim() > 0) check_mixing(info_, operand);
+// A plain tensor that passes is equal on all ranks; one that is written becomes distributed itself, replicated, in place.
+void Handler::check_plain_operands() {
+  for (Operand& operand : operands_) {
+    if (operand.meta != nullptr) continue;
+    if (operand.tensor.dim() > 0) check_mixing(info_, operand);
+    if (!info_.arguments[operand.argument].is_written) continue;
+    const at::Tensor local = operand.tensor.detach();
+    const at::Tensor replicated = wrap(local, mesh_->layout(Placements(mesh_->shape().size())), local.sizes(), local.strides());
+    operand.tensor.unsafeGetTensorImpl()->shallow_copy_from(replicated.getIntrusivePtr());
+    operand.meta = meta_of(operand.tensor);
   }
 }
 

@@ -41,7 +41,7 @@ class Handler {
  private:
   void collect_operands();
   void collect(const at::Tensor& tensor, std::size_t argument, int element);
-  void check_plain_operands() const;
+  void check_plain_operands();
   void decompose();
   void change_shape();
   CallKey key() const;

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/library.h>
 
+#include "autograd/gradient_guard.h"
 #include "meshtorch/implicit_replication.h"
 
 namespace meshtorch {
@@ -30,6 +31,16 @@ void run_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torc
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCompositeKey), stack);
 }
 
+// For the operators whose derivative is a plain zero in LibTorch's formulas.
+void run_guarded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  for (auto value = stack->end() - static_cast<std::ptrdiff_t>(op.schema().arguments().size()); value != stack->end(); ++value) {
+    if (value->isTensor() && value->toTensor().requires_grad() && meta_of(value->toTensor()) != nullptr) {
+      *value = guard_gradient(value->toTensor());
+    }
+  }
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCompositeKey), stack);
+}
+
 // Registers the kernel for every operator that LibTorch decomposes; the others pass by at no cost.
 std::unique_ptr<torch::Library> register_composites() {
   auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", kCompositeKey, __FILE__, __LINE__);
@@ -41,6 +52,9 @@ std::unique_ptr<torch::Library> register_composites() {
     std::string full = name.name.substr(6);
     if (!name.overload_name.empty()) full += "." + name.overload_name;
     library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_composite>());
+  }
+  for (const char* name : {"sgn", "copysign.Tensor"}) {
+    library->impl(name, torch::CppFunction::makeFromBoxedFunction<&run_guarded>());
   }
   return library;
 }

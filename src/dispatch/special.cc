@@ -145,6 +145,9 @@ void new_empty_strided(Handler& call) {
   call.finish(wrap(at::empty_strided(local_sizes, dense_strides_like(local_sizes, strides), options), layout, sizes, strides));
 }
 
+// A view that comes with the strides of the whole tensor: the shards have their own.
+void reshape_alias(Handler& call) { call.finish(call.operands()[0].tensor.view(call.argument(1).toIntVector())); }
+
 void refuse_as_strided(Handler& call) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, "meshtorch: `", call.info().op.schema().name(),
                               "` addresses memory by strides, and a split tensor has no memory of its global shape\n  do: use view, "
@@ -170,6 +173,7 @@ void (*special_operator(const std::string& name))(Handler&) {
       {"var.correction", var_correction},
       {"std.correction", var_correction},
       {"new_empty_strided", new_empty_strided},
+      {"_reshape_alias", reshape_alias},
       {"as_strided", refuse_as_strided},
       {"as_strided_", refuse_as_strided},
       {"set_.source_Tensor", refuse_as_strided},

@@ -30,9 +30,18 @@ RuleEntry& RuleEntry::shape_only(std::string tensor) {
   return *this;
 }
 
+RuleEntry& RuleEntry::needs_elements(bool needed) {
+  needs_elements_ = needed;
+  return *this;
+}
+
 RuleUse RuleEntry::use(const OpCall& call) const {
-  if (choose_) return choose_(call);
-  RuleUse use{*rule_, {}, contracted_, changes_, shape_only_};
+  if (choose_) {
+    RuleUse use = choose_(call);
+    use.needs_elements |= needs_elements_;
+    return use;
+  }
+  RuleUse use{*rule_, {}, contracted_, changes_, shape_only_, needs_elements_};
   for (const auto& [factor, argument] : at_) use.hints.positions[factor] = call.integer(argument);
   for (const auto& [factor, argument] : rank_) {
     use.hints.lengths[factor] = static_cast<std::int64_t>(call.integers(argument).size());
@@ -45,7 +54,7 @@ std::string RuleEntry::describe() const { return choose_ ? "chosen by shape" : r
 RuleEntry& RuleTable::add(std::string_view op, Rule rule) {
   const auto [entry, is_new] = entries_.emplace(std::string(op), RuleEntry(rule));
   if (!is_new) throw std::logic_error("meshtorch: two rules for " + std::string(op));
-  return entry->second;
+  return entry->second.needs_elements(kernels_need_elements_);
 }
 
 void RuleTable::add(std::initializer_list<std::string_view> ops, Rule rule) {
@@ -55,7 +64,7 @@ void RuleTable::add(std::initializer_list<std::string_view> ops, Rule rule) {
 RuleEntry& RuleTable::choose(std::string_view op, std::function<RuleUse(const OpCall&)> choose) {
   const auto [entry, is_new] = entries_.emplace(std::string(op), RuleEntry(std::move(choose)));
   if (!is_new) throw std::logic_error("meshtorch: two rules for " + std::string(op));
-  return entry->second;
+  return entry->second.needs_elements(kernels_need_elements_);
 }
 
 void RuleTable::choose(std::initializer_list<std::string_view> ops,
@@ -74,15 +83,16 @@ const RuleTable& rule_table() {
     add_pointwise_rules(ops);
     add_matmul_rules(ops);
     add_reduce_rules(ops);
-    add_norm_rules(ops);
     add_view_rules(ops);
     add_join_rules(ops);
     add_index_rules(ops);
-    add_conv_rules(ops);
-    add_attention_rules(ops);
     add_loss_rules(ops);
     add_factory_rules(ops);
     add_optimizer_rules(ops);
+    ops.kernels_need_elements(true);
+    add_norm_rules(ops);
+    add_conv_rules(ops);
+    add_attention_rules(ops);
     return ops;
   }();
   return table;

@@ -56,6 +56,8 @@ struct RuleUse {
   std::vector<LocalChange> changes = {};
   // Tensor arguments of which only the shape matters: a pending sum need not be reduced for them.
   std::vector<std::string> shape_only = {};
+  // The operator's kernels refuse tensors without elements: no rank may get an empty shard.
+  bool needs_elements = false;
 };
 
 // One operator's entry. A rule's operands are the operator's tensor arguments in schema order.
@@ -71,6 +73,7 @@ class RuleEntry {
   RuleEntry& reduce(ReduceOp op);
   RuleEntry& local(LocalChange change);
   RuleEntry& shape_only(std::string tensor);
+  RuleEntry& needs_elements(bool needed);
 
   // The rule for one call.
   RuleUse use(const OpCall& call) const;
@@ -85,6 +88,7 @@ class RuleEntry {
   ReduceOp contracted_ = ReduceOp::sum;
   std::vector<LocalChange> changes_;
   std::vector<std::string> shape_only_;
+  bool needs_elements_ = false;
 };
 
 // Operators by name without "aten::", overload after a dot ("add.Tensor"). In-place and out= variants need no entry: they are paired
@@ -98,11 +102,15 @@ class RuleTable {
   RuleEntry& choose(std::string_view op, std::function<RuleUse(const OpCall&)> choose);
   void choose(std::initializer_list<std::string_view> ops, const std::function<RuleUse(const OpCall&)>& choose);
 
+  // Whether the kernels of the operators added from here on refuse tensors without elements.
+  void kernels_need_elements(bool needed) { kernels_need_elements_ = needed; }
+
   const RuleEntry* find(std::string_view op) const;
   const std::map<std::string, RuleEntry, std::less<>>& entries() const { return entries_; }
 
  private:
   std::map<std::string, RuleEntry, std::less<>> entries_;
+  bool kernels_need_elements_ = false;
 };
 
 // The rules of all families, made once.

@@ -1,4 +1,4 @@
-// Rules of fused attention on the CPU: batch, heads and, without a causal mask, queries may be split.
+// Rules of fused attention on the CPU: batch, heads and, unless causal, queries may be split.
 #include <optional>
 
 #include "rules/table.h"

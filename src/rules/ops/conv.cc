@@ -1,4 +1,4 @@
-// Rules of convolution, pooling, padding and interpolation: batch and channels may be split, space not.
+// Rules of convolution, pooling, padding and interpolation: batch and channels may be split.
 #include "rules/table.h"
 
 namespace meshtorch {
@@ -36,16 +36,16 @@ RuleUse convolution(const OpCall& call) {
                            : Rule("*n (g c) s..!, *(g o) c k..!, +(g o)? -> n (g o) _.."));
 }
 
-// The gradients of input, weight and bias: sums over o, over n, and over n. That of the bias is whole
-// on each rank when c is split, so c may be split only where there is no bias.
+// The gradients of input, weight and bias: sums over o, over n, and over n. That of the bias would
+// be whole on each rank when c is split, so c may be split only where there is no bias.
 RuleUse convolution_backward(const OpCall& call) {
   if (!is_batched(call)) return {"_.., _.., _.. -> _.., _.., _.."};
   if (call.integer("groups") != 1) {
-    return grouped(
-        call,
-        call.flag("transposed")
-            ? Rule("*n (g o) p..!, n (g c) s..!, (g c) o k..! -> +n (g c) s..!, +(g c) o k..!, +(g o)")
-            : Rule("*n (g o) p..!, n (g c) s..!, (g o) c k..! -> +n (g c) s..!, +(g o) c k..!, +(g o)"));
+    return grouped(call, call.flag("transposed")
+                             ? Rule("*n (g o) p..!, n (g c) s..!, (g c) o k..! -> "
+                                    "+n (g c) s..!, +(g c) o k..!, +(g o)")
+                             : Rule("*n (g o) p..!, n (g c) s..!, (g o) c k..! -> "
+                                    "+n (g c) s..!, +(g o) c k..!, +(g o)"));
   }
   if (call.flag("transposed")) {
     return {call.has("bias_sizes")

@@ -1,4 +1,4 @@
-// Rules of losses and their gradients, by the kind of their reduction. A mean is not split here: its
+// Rules of losses and their gradients, by the kind of their reduction. A mean is not split: its
 // parts would have to know the whole count.
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// Rules of the operators on lists that optimizers use: each element of the lists is a call of its own.
+// Rules of the operators on lists that optimizers use: each element is a call of its own.
 #include "rules/table.h"
 
 namespace meshtorch {

@@ -1,4 +1,4 @@
-// Rules of operators that rearrange, cut or repeat. All linear; the call says which dims may be split.
+// Rules of operators that rearrange, cut or repeat: all linear; the call says what may be split.
 #include <algorithm>
 #include <optional>
 
@@ -9,6 +9,8 @@ namespace {
 
 // Any arguments and any ranks: nothing is split, and a mistake is left for the operator to report.
 const Rule kWhole = "*_.. -> _..";
+
+constexpr auto kNoPosition = std::string_view::npos;
 
 std::string name(std::size_t index) { return "x" + std::to_string(index); }
 
@@ -177,7 +179,7 @@ RuleUse view(const OpCall& call) {
   }
   const RuleUse use = ViewRule(from, *to).use("size");
   // A size that only the operator can fill in, which it cannot where a rank has no elements.
-  const bool is_open = call.integers("size") != *to && use.rule.text().find('_') < use.rule.text().size();
+  const bool is_open = call.integers("size") != *to && use.rule.text().find('_') != kNoPosition;
   return is_open ? RuleUse{kWhole} : use;
 }
 
