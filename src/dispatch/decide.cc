@@ -17,12 +17,39 @@ class Decider {
       : info_(info), operands_(operands), arguments_(arguments), mesh_(mesh), call_(info, operands, arguments) {}
 
   std::shared_ptr<Decision> run() {
+    decision_->shapes = run_on_shapes();
     if (info_.rule != nullptr && bind_rule() && choose_option()) return decision_;
     replicate();
     return decision_;
   }
 
  private:
+  // Runs the operator on the global shapes alone, where LibTorch can: wrong arguments are found before anything is sent, and the strides of
+  // the results become known.
+  std::vector<at::Tensor> run_on_shapes() const {
+    if (info_.writes || !info_.op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) return {};
+    torch::jit::Stack stack(arguments_.begin(), arguments_.end());
+    for (const Operand& operand : operands_) {
+      if (operand.element >= 0) return {};
+      stack[operand.argument] =
+          at::empty_strided(operand.tensor.sizes(), operand.tensor.strides(), operand.tensor.options().device(at::kMeta));
+    }
+    try {
+      info_.op.callBoxed(&stack);
+    } catch (const c10::NotImplementedError&) {
+      return {};
+    }
+    std::vector<at::Tensor> results;
+    for (const c10::IValue& value : stack) {
+      if (value.isTensor()) {
+        results.push_back(value.toTensor());
+      } else if (value.isTensorList()) {
+        for (const at::Tensor& t : value.toTensorVector()) results.push_back(t);
+      }
+    }
+    return results;
+  }
+
   // Out arguments are no operands of the rule.
   bool is_rule_operand(std::size_t argument) const {
     return info_.arguments[argument].kind != ArgumentInfo::Kind::other && !info_.arguments[argument].is_out;
@@ -90,17 +117,22 @@ class Decider {
     return wanted;
   }
 
-  // The operand that result number `result` (of the functional operator) is written to.
+  // The operand that result number `result` of the functional operator is written to, null if it is a new tensor.
   const Operand* written_by(std::size_t result, int element) const {
-    std::size_t next = 0;
-    for (std::size_t i = 0; i < info_.arguments.size(); ++i) {
-      if (!info_.arguments[i].is_written) continue;
-      if (next++ != result) continue;
-      for (const Operand& operand : operands_) {
-        if (operand.argument == i && operand.element == element) return &operand;
-      }
+    const int argument = result < info_.returned_argument.size() ? info_.returned_argument[result] : written_argument(result);
+    for (const Operand& operand : operands_) {
+      if (static_cast<int>(operand.argument) == argument && operand.element == element) return &operand;
     }
     return nullptr;
+  }
+
+  // Operators that return nothing, as the in-place ones on lists do, write their results in order.
+  int written_argument(std::size_t result) const {
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < info_.arguments.size(); ++i) {
+      if (info_.arguments[i].is_written && next++ == result) return static_cast<int>(i);
+    }
+    return -1;
   }
 
   // True if the last rank of each axis, whose part is the smallest, has elements of every tensor that has any.
@@ -222,32 +254,6 @@ class Decider {
   std::shared_ptr<Decision> decision_ = std::make_shared<Decision>();
 };
 
-// The strides that the operator gives for whole tensors, where it can be run on shapes alone.
-std::optional<std::vector<at::Tensor>> meta_results(const OperatorInfo& info, const Operands& operands,
-                                                    c10::ArrayRef<c10::IValue> arguments) {
-  if (!info.op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta) || info.writes) return std::nullopt;
-  torch::jit::Stack stack(arguments.begin(), arguments.end());
-  for (const Operand& operand : operands) {
-    if (operand.element >= 0) return std::nullopt;
-    stack[operand.argument] = at::empty_strided(operand.tensor.sizes(), operand.tensor.strides(), operand.tensor.options().device(at::kMeta));
-  }
-  try {
-    const c10::impl::ExcludeDispatchKeyGuard composite(kCompositeKey);
-    info.op.callBoxed(&stack);
-  } catch (const std::exception&) {
-    return std::nullopt;  // the kernel is there, but not for this call
-  }
-  std::vector<at::Tensor> results;
-  for (const c10::IValue& value : stack) {
-    if (value.isTensor()) {
-      results.push_back(value.toTensor());
-    } else if (value.isTensorList()) {
-      for (const at::Tensor& t : value.toTensorVector()) results.push_back(t);
-    }
-  }
-  return results;
-}
-
 }  // namespace
 
 std::shared_ptr<Decision> decide(const OperatorInfo& info, const Operands& operands, c10::ArrayRef<c10::IValue> arguments,
@@ -255,37 +261,33 @@ std::shared_ptr<Decision> decide(const OperatorInfo& info, const Operands& opera
   return Decider(info, operands, arguments, mesh).run();
 }
 
-void complete(Decision& decision, const OperatorInfo& info, const Operands& operands, c10::ArrayRef<c10::IValue> arguments,
-              const std::vector<at::Tensor>& local_results) {
-  MeshImpl& mesh = *std::find_if(operands.begin(), operands.end(), [](const Operand& o) { return o.meta != nullptr; })->meta->mesh;
+void complete(Decision& decision, MeshImpl& mesh, const std::vector<at::Tensor>& local_results) {
   const Layout* replicated = mesh.layout(Placements(mesh.shape().size()));
   std::vector<ResultPlan> plans;
   for (std::size_t i = 0; i < local_results.size(); ++i) {
     const at::Tensor& local = local_results[i];
-    ResultPlan plan;
-    plan.layout = replicated;
+    plans.push_back({replicated, {}, {}});
+    if (!local.defined()) continue;
+    ResultPlan& plan = plans.back();
+    plan.sizes = local.sizes().vec();
     if (decision.bound) {
       // One result of a rule that is a list stands for all elements.
       const std::size_t r = std::min(i, decision.results.size() - 1);
       plan.layout = decision.results[r].layout;
-      if (local.defined()) plan.sizes = result_shape(*decision.bound, static_cast<int>(r), local.sizes().vec());
-    } else if (local.defined()) {
-      plan.sizes = local.sizes().vec();
+      plan.sizes = result_shape(*decision.bound, static_cast<int>(r), local.sizes().vec());
     }
-    if (local.defined()) plan.strides = plan.layout->is_replicated ? local.strides().vec() : dense_strides(plan.sizes);
-    plans.push_back(std::move(plan));
-  }
-  const bool is_split = std::any_of(plans.begin(), plans.end(), [](const ResultPlan& p) { return !p.layout->is_replicated; });
-  if (is_split) {
-    if (const auto metas = meta_results(info, operands, arguments); metas && metas->size() == plans.size()) {
-      for (std::size_t i = 0; i < plans.size(); ++i) {
-        if (!(*metas)[i].defined() || (*metas)[i].sizes() != c10::IntArrayRef(plans[i].sizes)) continue;
-        plans[i].strides = (*metas)[i].strides().vec();
-      }
+    const bool has_shape = decision.shapes.size() == local_results.size() && decision.shapes[i].defined();
+    if (plan.layout->is_replicated) {
+      plan.strides = local.strides().vec();
+    } else if (has_shape && decision.shapes[i].sizes() == c10::IntArrayRef(plan.sizes)) {
+      plan.strides = decision.shapes[i].strides().vec();
+    } else {
+      plan.strides = dense_strides(plan.sizes);
     }
   }
   decision.results = std::move(plans);
   decision.bound = nullptr;
+  decision.shapes.clear();
 }
 
 }  // namespace meshtorch

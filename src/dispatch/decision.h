@@ -41,8 +41,9 @@ struct Decision {
   std::vector<IndexMask> masks;
   // One for each result tensor. Sizes and strides are known when the first local call has returned.
   std::vector<ResultPlan> results;
-  // The rule bound to the call, until the results are known.
+  // The rule bound to the call, and the results of a run on shapes alone if there was one, until the results are known.
   std::shared_ptr<const BoundRule> bound;
+  std::vector<at::Tensor> shapes;
   // For explain(): the rule and the choice, in words.
   std::string why;
 };

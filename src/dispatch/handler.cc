@@ -82,7 +82,7 @@ void Handler::run_by_rule() {
   const torch::jit::Stack global_arguments = copy_of_arguments();
   const auto decision = decide(info_, operands_, global_arguments, *mesh_);
   run_locally(*decision);
-  complete(*decision, info_, operands_, global_arguments, tensors_in(c10::ArrayRef<c10::IValue>(stack_).slice(base_)));
+  complete(*decision, *mesh_, tensors_in(c10::ArrayRef<c10::IValue>(stack_).slice(base_)));
   mesh_->decisions().insert(call_key, decision);
   wrap_results(*decision, global_arguments);
 }
@@ -255,6 +255,17 @@ const at::Tensor& Handler::written_operand(int argument_index) const {
 void Handler::finish(c10::IValue result) {
   stack_.resize(base_);
   stack_.push_back(std::move(result));
+}
+
+void Handler::finish(std::initializer_list<at::Tensor> results) {
+  stack_.resize(base_);
+  for (const at::Tensor& result : results) stack_.emplace_back(result);
+}
+
+at::Tensor Handler::call_again() const {
+  torch::jit::Stack arguments = copy_of_arguments();
+  info_.op.callBoxed(&arguments);
+  return arguments.at(0).toTensor();
 }
 
 }  // namespace meshtorch

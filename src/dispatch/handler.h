@@ -37,6 +37,9 @@ class Handler {
   void run_by_rule();
   // Takes the arguments off the stack and puts a result on it.
   void finish(c10::IValue result);
+  void finish(std::initializer_list<at::Tensor> results);
+  // Runs the same operator with the arguments as they are now, and gives its one result.
+  at::Tensor call_again() const;
 
  private:
   void collect_operands();
@@ -64,7 +67,6 @@ class Handler {
 std::shared_ptr<Decision> decide(const OperatorInfo& info, const Operands& operands, c10::ArrayRef<c10::IValue> arguments,
                                  MeshImpl& mesh);
 // Fills in the results' sizes and strides from the local results. (decide.cc)
-void complete(Decision& decision, const OperatorInfo& info, const Operands& operands, c10::ArrayRef<c10::IValue> arguments,
-              const std::vector<at::Tensor>& local_results);
+void complete(Decision& decision, MeshImpl& mesh, const std::vector<at::Tensor>& local_results);
 
 }  // namespace meshtorch

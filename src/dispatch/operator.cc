@@ -104,6 +104,8 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle) : op(handle), name
       info.has_optional_elements = list != nullptr && list->getElementType()->kind() == c10::TypeKind::OptionalType;
     }
     info.is_written = a.alias_info() != nullptr && a.alias_info()->isWrite();
+    // The schema of batch norm does not say that it updates its statistics.
+    if (name == "native_batch_norm") info.is_written |= info.name == "running_mean" || info.name == "running_var";
     info.is_out = info.is_written && (a.is_out() || a.kwarg_only());
     info.is_in_key = info.kind == ArgumentInfo::Kind::other && decides(*a.real_type());
     writes |= info.is_written;

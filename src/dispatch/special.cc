@@ -145,6 +145,58 @@ void new_empty_strided(Handler& call) {
   call.finish(wrap(at::empty_strided(local_sizes, dense_strides_like(local_sizes, strides), options), layout, sizes, strides));
 }
 
+// Only dims whose global size is 1 go: a shard may have size 1 where the tensor has not.
+void squeeze(Handler& call) {
+  const at::Tensor& self = call.operands()[0].tensor;
+  std::vector<std::int64_t> ones;
+  for (std::int64_t dim = 0; dim < self.dim(); ++dim) {
+    if (self.size(dim) == 1) ones.push_back(dim);
+  }
+  call.finish(at::squeeze(self, ones));
+}
+
+std::size_t index_of(const Handler& call, const char* argument) {
+  const auto& arguments = call.info().arguments;
+  const auto found = std::find_if(arguments.begin(), arguments.end(), [&](const ArgumentInfo& a) { return a.name == argument; });
+  return static_cast<std::size_t>(found - arguments.begin());
+}
+
+std::int64_t element_count(const Handler& call) {
+  std::int64_t count = 0;
+  for (const Operand& operand : call.operands()) {
+    if (call.info().arguments[operand.argument].name != "grad_output") count = std::max(count, operand.tensor.numel());
+  }
+  return count;
+}
+
+// A mean loss is the sum divided by the global count, and so is its gradient.
+void mean_loss(Handler& call) {
+  c10::IValue& reduction = call.argument(index_of(call, "reduction"));
+  if (reduction.toInt() != at::Reduction::Mean) {
+    call.run_by_rule();
+    return;
+  }
+  reduction = static_cast<std::int64_t>(at::Reduction::Sum);
+  const auto count = static_cast<double>(element_count(call));
+  const bool is_backward = call.info().arguments[0].name == "grad_output";
+  if (is_backward) call.argument(0) = call.argument(0).toTensor().div(count);
+  const at::Tensor result = call.call_again();
+  call.finish(is_backward ? result : result.div(count));
+}
+
+// Likewise, divided by the weights of all targets.
+void nll_loss_forward(Handler& call) {
+  c10::IValue& reduction = call.argument(3);
+  if (reduction.toInt() != at::Reduction::Mean) {
+    call.run_by_rule();
+    return;
+  }
+  const auto weight = call.argument(2).isNone() ? std::optional<at::Tensor>() : call.argument(2).toOptional<at::Tensor>();
+  const auto [sum, total] = at::nll_loss_forward(call.argument(0).toTensor(), call.argument(1).toTensor(), weight, at::Reduction::Sum,
+                                                 call.argument(4).toInt());
+  call.finish({sum / total, total});
+}
+
 // A view that comes with the strides of the whole tensor: the shards have their own.
 void reshape_alias(Handler& call) { call.finish(call.operands()[0].tensor.view(call.argument(1).toIntVector())); }
 
@@ -173,6 +225,18 @@ void (*special_operator(const std::string& name))(Handler&) {
       {"var.correction", var_correction},
       {"std.correction", var_correction},
       {"new_empty_strided", new_empty_strided},
+      {"squeeze", squeeze},
+      {"mse_loss", mean_loss},
+      {"mse_loss_backward", mean_loss},
+      {"smooth_l1_loss", mean_loss},
+      {"smooth_l1_loss_backward", mean_loss},
+      {"huber_loss", mean_loss},
+      {"huber_loss_backward", mean_loss},
+      {"soft_margin_loss", mean_loss},
+      {"soft_margin_loss_backward", mean_loss},
+      {"binary_cross_entropy", mean_loss},
+      {"binary_cross_entropy_backward", mean_loss},
+      {"nll_loss_forward", nll_loss_forward},
       {"_reshape_alias", reshape_alias},
       {"as_strided", refuse_as_strided},
       {"as_strided_", refuse_as_strided},

@@ -38,7 +38,7 @@ struct LocalChange {
   enum class Kind : std::uint8_t {
     // The size-list argument becomes the local shape of result 0.
     result_sizes,
-    // The integer argument becomes the local size of the dim that holds `factor` in the first tensor with it (e.g. num_weights).
+    // The integer argument becomes this rank's part of `factor` (the groups of a convolution).
     factor_size,
     // The index argument is shifted by this rank's offset in `factor`; rows of result 0 whose index lies elsewhere become zero.
     mask_indices,
