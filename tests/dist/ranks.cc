@@ -42,6 +42,16 @@ void on_processes(int n, const std::function<void(int rank)>& body) {
   if (is_initialized()) destroy_process_group();
 }
 
+// Rank 0 serves the store: it leaves last.
+void leave_together() {
+  const int world_size = std::atoi(std::getenv("WORLD_SIZE"));
+  process_store()->add("left", 1);
+  const auto end = std::chrono::steady_clock::now() + kTimeout;
+  while (process_rank() == 0 && process_store()->add("left", 0) < world_size && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 }  // namespace
 
 bool ranks_are_processes() { return std::getenv("WORLD_SIZE") != nullptr; }
@@ -89,5 +99,7 @@ std::string error_of(const std::function<void()>& call) {
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  const int result = RUN_ALL_TESTS();
+  if (meshtorch::testing::ranks_are_processes()) meshtorch::testing::leave_together();
+  return result;
 }
