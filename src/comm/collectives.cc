@@ -5,6 +5,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <exception>
+#include <memory>
+#include <mutex>
 #include <numeric>
 
 #include "comm/parts.h"
@@ -17,7 +20,31 @@
 namespace meshtorch {
 namespace {
 
-using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+// Waits for the work of a backend once, for all its results: some works of gloo write the results at every
+// wait.
+class Work {
+ public:
+  explicit Work(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
+  bool is_completed() { return work_->isCompleted(); }
+  void wait() {
+    std::call_once(once_, [&] {
+      try {
+        work_->wait();
+      } catch (...) {
+        error_ = std::current_exception();
+      }
+    });
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+  std::once_flag once_;
+  std::exception_ptr error_;
+};
+using WorkPtr = std::shared_ptr<Work>;
+
+WorkPtr shared(c10::intrusive_ptr<c10d::Work> work) { return std::make_shared<Work>(std::move(work)); }
 
 std::int64_t sum(const Splits& numbers) {
   return std::accumulate(numbers.begin(), numbers.end(), std::int64_t{0});
@@ -27,7 +54,7 @@ std::int64_t sum(const Splits& numbers) {
 // buffers.
 at::Tensor result_of(const WorkPtr& work, Collective kind, c10::IntArrayRef sizes,
                      const at::TensorOptions& options, std::function<at::Tensor()> finish) {
-  if (work->isCompleted()) {
+  if (work->is_completed()) {
     work->wait();
     const at::NoGradGuard no_grad;
     return finish();
@@ -58,8 +85,8 @@ at::Tensor exchange(const at::Tensor& input, Splits to_receive, Splits to_send, 
                     c10::IntArrayRef sizes) {
   at::Tensor sent = as_cargo(input);
   at::Tensor received = at::empty(sizes_with(sent, 0, sum(to_receive)), sent.options());
-  const WorkPtr work =
-      group.process_group()->all_to_all_single(received, sent, to_receive, to_send, c10d::AllToAllOptions());
+  const WorkPtr work = shared(
+      group.process_group()->all_to_all_single(received, sent, to_receive, to_send, c10d::AllToAllOptions()));
   return result_of(work, Collective::all_to_all_single, sizes, input.options(),
                    [received, type = input.scalar_type(), shape = sizes.vec()] {
                      return from_cargo(received, type).view(shape);
@@ -81,7 +108,7 @@ at::Tensor all_reduce(const at::Tensor& self, Reduction op, const Group& group) 
   std::vector<at::Tensor> buffers{wire.encode(writable_copy(self))};
   c10d::AllreduceOptions options;
   options.reduceOp = wire.op();
-  const WorkPtr work = process_group->allreduce(buffers, options);
+  const WorkPtr work = shared(process_group->allreduce(buffers, options));
   return result_of(work, Collective::all_reduce, self.sizes(), self.options(),
                    [wire, buffer = buffers[0]] { return wire.decode(buffer); });
 }
@@ -94,7 +121,7 @@ Tensors all_reduce_coalesced(const Tensors& self, Reduction op, const Group& gro
   for (const at::Tensor& t : self) buffers.push_back(wire.encode(writable_copy(t)));
   c10d::AllreduceCoalescedOptions options;
   options.reduceOp = wire.op();
-  const WorkPtr work = process_group->allreduce_coalesced(buffers, options);
+  const WorkPtr work = shared(process_group->allreduce_coalesced(buffers, options));
   Tensors results;
   for (std::size_t i = 0; i < self.size(); ++i) {
     results.push_back(result_of(work, Collective::all_reduce_coalesced, self[i].sizes(), self[i].options(),
@@ -111,7 +138,7 @@ at::Tensor all_gather_tensor(const at::Tensor& self, std::int64_t dim, const Gro
   const Splits each = gather_sizes(input, dim, group, sizes);
   at::Tensor part = as_cargo(padded(input, dim, *std::max_element(each.begin(), each.end())));
   at::Tensor stacked = at::empty(sizes_with(part, 0, part.size(0) * group.size()), part.options());
-  const WorkPtr work = process_group->all_gather_single(stacked, part, c10d::AllgatherOptions());
+  const WorkPtr work = shared(process_group->all_gather_single(stacked, part, c10d::AllgatherOptions()));
   const bool is_joined = dim == 0 && sum(each) == stacked.size(0);
   return result_of(work, Collective::all_gather_into_tensor, sizes_with(input, dim, sum(each)),
                    input.options(), [=, type = input.scalar_type()] {
@@ -129,7 +156,8 @@ Tensors all_gather_into_tensor_coalesced(const Tensors& self, const Group& group
     outputs.push_back(at::empty(sizes_with(inputs.back(), 0, inputs.back().size(0) * group.size()),
                                 inputs.back().options()));
   }
-  const WorkPtr work = process_group->all_gather_single_coalesced(outputs, inputs, c10d::AllgatherOptions());
+  const WorkPtr work =
+      shared(process_group->all_gather_single_coalesced(outputs, inputs, c10d::AllgatherOptions()));
   Tensors results;
   for (std::size_t i = 0; i < self.size(); ++i) {
     const at::Tensor like = prepared(self[i]);
@@ -152,7 +180,7 @@ at::Tensor reduce_scatter_tensor(const at::Tensor& self, Reduction op, std::int6
   at::Tensor out = at::empty(sizes_with(encoded, dim, largest), encoded.options());
   c10d::ReduceScatterOptions options;
   options.reduceOp = wire.op();
-  const WorkPtr work = process_group->reduce_scatter_single(out, stacked, options);
+  const WorkPtr work = shared(process_group->reduce_scatter_single(out, stacked, options));
   return result_of(work, Collective::reduce_scatter_tensor, sizes_with(input, dim, mine), input.options(),
                    [=] { return wire.decode(out).narrow(dim, 0, mine).contiguous(); });
 }
@@ -177,7 +205,7 @@ Tensors reduce_scatter_tensor_coalesced(const Tensors& self, Reduction op, const
   }
   c10d::ReduceScatterOptions options;
   options.reduceOp = wire.op();
-  const WorkPtr work = process_group->reduce_scatter_single_coalesced(outputs, inputs, options);
+  const WorkPtr work = shared(process_group->reduce_scatter_single_coalesced(outputs, inputs, options));
   Tensors results;
   for (std::size_t i = 0; i < self.size(); ++i) {
     const auto [dim, mine] = kept[i];
@@ -219,7 +247,7 @@ at::Tensor broadcast(const at::Tensor& self, int source, const Group& group) {
   std::vector<at::Tensor> buffers{as_cargo(writable_copy(self))};
   c10d::BroadcastOptions options;
   options.rootRank = source;
-  const WorkPtr work = process_group->broadcast(buffers, options);
+  const WorkPtr work = shared(process_group->broadcast(buffers, options));
   return result_of(work, Collective::broadcast, self.sizes(), self.options(),
                    [buffer = buffers[0], type = self.scalar_type()] { return from_cargo(buffer, type); });
 }

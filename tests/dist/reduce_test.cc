@@ -139,5 +139,20 @@ TEST_P(Reduce, ReduceScatterCoalescedSplitsEachTensorAtItsDim) {
   });
 }
 
+TEST_P(Reduce, ResultsOfOneCallDoNotDisturbEachOther) {
+  on_all([](int rank, int n) {
+    const torch::Tensor ones = torch::ones({2 * n});
+    for (const auto& results : {mt::all_reduce_coalesced({ones, ones}, "avg", {}),
+                                mt::reduce_scatter_tensor_coalesced({ones, ones}, "avg", {0, 0}, {}),
+                                mt::all_gather_into_tensor_coalesced({ones, ones}, {})}) {
+      const torch::Tensor first = results[0];
+      EXPECT_TRUE(is_equal(first, torch::ones_like(first)));
+      first.fill_(rank + 5);
+      EXPECT_TRUE(is_equal(results[1], torch::ones_like(first)));
+      EXPECT_TRUE(is_equal(first, torch::full_like(first, rank + 5)));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace meshtorch::testing
