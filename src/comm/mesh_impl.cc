@@ -8,6 +8,8 @@
 #include <numeric>
 #include <set>
 
+#include "dispatch/decision.h"
+
 namespace meshtorch {
 namespace {
 
@@ -67,6 +69,9 @@ Numbers unravel(std::int64_t index, const Numbers& shape) {
 }
 
 }  // namespace
+
+MeshImpl::MeshImpl() : decisions_(std::make_unique<DecisionCache>()) {}
+MeshImpl::~MeshImpl() = default;
 
 std::shared_ptr<MeshImpl> MeshImpl::get(c10::DeviceType device_type, Numbers ranks, Numbers shape,
                                         Names names, std::shared_ptr<MeshImpl> root) {

@@ -11,8 +11,12 @@
 #include <vector>
 
 #include "comm/rank_context.h"
+#include "core/axis_cost.h"
+#include "tensor/layout.h"
 
 namespace meshtorch {
+
+class DecisionCache;
 
 class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
  public:
@@ -42,8 +46,17 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   std::shared_ptr<MeshImpl> sub_mesh(const Names& names);
   std::shared_ptr<MeshImpl> flatten(const std::string& name);
 
+  // What communication costs on each axis, for plans and choices; the same on every rank.
+  std::vector<AxisCost> axis_costs() const { return std::vector<AxisCost>(shape_.size()); }
+
+  // The layouts of tensors on this mesh, and what was decided about operators on them.
+  const Layout* layout(const Placements& placements) { return layouts_.get(placements); }
+  DecisionCache& decisions() { return *decisions_; }
+
+  ~MeshImpl();
+
  private:
-  MeshImpl() = default;
+  MeshImpl();
   // The mesh along these axes that holds this rank (coordinate 0 on the others if it is in none).
   Numbers ranks_along(const std::vector<int>& axes) const;
   MeshImpl& root() { return root_ ? *root_ : *this; }
@@ -60,6 +73,8 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   mutable std::mutex mutex_;
   mutable std::map<std::vector<int>, Group> groups_;
   std::map<std::string, std::weak_ptr<MeshImpl>> flattened_;  // on the root, by name
+  LayoutTable layouts_{*this};
+  std::unique_ptr<DecisionCache> decisions_;
 };
 
 }  // namespace meshtorch

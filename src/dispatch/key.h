@@ -9,4 +9,7 @@ namespace meshtorch {
 // with the registration in dispatch/fallback.cc.
 constexpr c10::DispatchKey kMeshKey = c10::DispatchKey::Fake;
 
+// Above autograd, free too: tells that a composite operator is running. Registered in dispatch/composite.cc.
+constexpr c10::DispatchKey kCompositeKey = c10::DispatchKey::DeferredInit;
+
 }  // namespace meshtorch

@@ -1,5 +1,5 @@
 // Differentiable collectives against autograd of the same computation in one process, once and twice.
-#include "samples.h"
+#include "rank_data.h"
 
 namespace meshtorch::testing {
 namespace {

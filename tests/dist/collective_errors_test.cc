@@ -2,7 +2,7 @@
 // go on.
 #include <future>
 
-#include "samples.h"
+#include "rank_data.h"
 
 namespace meshtorch::testing {
 namespace {

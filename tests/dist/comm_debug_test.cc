@@ -4,7 +4,7 @@
 
 #include <regex>
 
-#include "samples.h"
+#include "rank_data.h"
 
 namespace meshtorch::testing {
 namespace {

@@ -1,7 +1,7 @@
 // DeviceMesh: making, asking, slicing, flattening, groups, printing, and each mistake.
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "samples.h"
+#include "rank_data.h"
 
 namespace meshtorch::testing {
 namespace {

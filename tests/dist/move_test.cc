@@ -1,6 +1,6 @@
 // Collectives that move data: all_gather, all_to_all, broadcast, permute and barrier, against plain
 // operators.
-#include "samples.h"
+#include "rank_data.h"
 
 namespace meshtorch::testing {
 namespace {

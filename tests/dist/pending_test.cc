@@ -2,7 +2,7 @@
 #include <future>
 
 #include "../../src/comm/pending.h"
-#include "samples.h"
+#include "rank_data.h"
 
 namespace meshtorch::testing {
 namespace {

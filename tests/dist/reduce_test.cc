@@ -1,6 +1,6 @@
 // Collectives that reduce: all_reduce, reduce_scatter_tensor and their coalesced forms, against plain
 // operators.
-#include "samples.h"
+#include "rank_data.h"
 
 namespace meshtorch::testing {
 namespace {

@@ -1,0 +1,15 @@
+// A scope in which plain tensors count as replicated.
+#pragma once
+
+namespace meshtorch {
+
+// While it lives, on this thread, a plain tensor that meets a distributed one is taken as equal on all ranks.
+class implicit_replication {
+ public:
+  implicit_replication();
+  ~implicit_replication();
+  implicit_replication(const implicit_replication&) = delete;
+  implicit_replication& operator=(const implicit_replication&) = delete;
+};
+
+}  // namespace meshtorch

@@ -1,0 +1,16 @@
+// What decides how operators run on distributed tensors.
+#pragma once
+
+#include <cstdint>
+
+namespace meshtorch {
+
+// What happens when an operator that has no rule meets split tensors. It runs on the whole tensors on every rank, and the result is right
+// and replicated: warn says so once for each operator, error throws instead.
+enum class FallbackPolicy : std::uint8_t { warn, error, silent };
+
+// For all ranks of the process. The default is warn.
+void set_fallback_policy(FallbackPolicy policy);
+FallbackPolicy fallback_policy();
+
+}  // namespace meshtorch

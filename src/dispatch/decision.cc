@@ -1,0 +1,34 @@
+// The cache of decisions.
+#include "dispatch/decision.h"
+
+namespace meshtorch {
+
+std::size_t DecisionCache::Hash::operator()(const CallKey& key) const {
+  std::uint64_t hash = key.size();
+  for (const std::int64_t number : key) hash = (hash ^ static_cast<std::uint64_t>(number)) * 0x9E3779B97F4A7C15ULL;
+  return hash ^ (hash >> 32U);
+}
+
+std::shared_ptr<const Decision> DecisionCache::find(const CallKey& key) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = decisions_.find(key);
+  if (found == decisions_.end()) {
+    ++misses_;
+    return nullptr;
+  }
+  ++hits_;
+  return found->second;
+}
+
+void DecisionCache::insert(const CallKey& key, std::shared_ptr<const Decision> decision) {
+  const std::scoped_lock lock(mutex_);
+  if (decisions_.size() >= kCapacity) decisions_.clear();
+  decisions_.insert_or_assign(key, std::move(decision));
+}
+
+std::size_t DecisionCache::size() const {
+  const std::scoped_lock lock(mutex_);
+  return decisions_.size();
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,76 @@
+// What was decided about one call: where operands go, how results lie. Kept for the next call that looks the same.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "core/shard.h"
+#include "rules/bind.h"
+#include "tensor/layout.h"
+
+namespace meshtorch {
+
+struct ResultPlan {
+  const Layout* layout = nullptr;
+  Shape sizes;
+  Shape strides;
+};
+
+// An index argument that is looked up in a split dim of a table.
+struct IndexMask {
+  std::size_t argument;
+  std::size_t table;
+  std::int64_t dim;    // of the table
+  std::int64_t begin;  // this rank's part of the dim
+  std::int64_t size;
+};
+
+struct Decision {
+  // For each operand tensor: the layout to bring it to, null to leave it.
+  std::vector<const Layout*> moves;
+  // Operands that are written, but not where they are: they are brought back afterwards.
+  std::vector<std::size_t> restores;
+  // Arguments of the local call that differ from those of the global one.
+  std::vector<std::pair<std::size_t, c10::IValue>> replaced;
+  std::vector<IndexMask> masks;
+  // One for each result tensor. Sizes and strides are known when the first local call has returned.
+  std::vector<ResultPlan> results;
+  // The rule bound to the call, until the results are known.
+  std::shared_ptr<const BoundRule> bound;
+  // For explain(): the rule and the choice, in words.
+  std::string why;
+};
+
+// A call as numbers: the operator, each tensor's layout, type, sizes and strides, and the arguments that matter.
+using CallKey = c10::SmallVector<std::int64_t, 96>;
+
+// Bounded: when full it is emptied, since programs repeat few calls many times and refill it at once.
+class DecisionCache {
+ public:
+  static constexpr std::size_t kCapacity = 16384;
+
+  std::shared_ptr<const Decision> find(const CallKey& key);
+  void insert(const CallKey& key, std::shared_ptr<const Decision> decision);
+
+  std::size_t size() const;
+  std::uint64_t hits() const { return hits_; }
+  std::uint64_t misses() const { return misses_; }
+
+ private:
+  struct Hash {
+    std::size_t operator()(const CallKey& key) const;
+  };
+
+  mutable std::mutex mutex_;
+  std::unordered_map<CallKey, std::shared_ptr<const Decision>, Hash> decisions_;
+  std::uint64_t hits_ = 0;
+  std::uint64_t misses_ = 0;
+};
+
+}  // namespace meshtorch

@@ -1,0 +1,260 @@
+// One operator call on distributed tensors.
+#include "dispatch/handler.h"
+
+#include <ATen/ATen.h>
+
+#include "comm/pending.h"
+#include "dispatch/mixing.h"
+#include "local/index_mask.h"
+#include "meshtorch/device_mesh.h"
+#include "redistribute/execute/execute.h"
+#include "tensor/write_back.h"
+
+namespace meshtorch {
+namespace {
+
+void append_number(CallKey& key, const c10::IValue& value) {
+  if (value.isInt()) {
+    key.push_back(1);
+    key.push_back(value.toInt());
+  } else if (value.isBool()) {
+    key.push_back(value.toBool() ? 2 : 3);
+  } else if (value.isNone()) {
+    key.push_back(4);
+  } else if (value.isIntList()) {
+    const auto numbers = value.toIntList();
+    key.push_back(5 + static_cast<std::int64_t>(numbers.size()) * 16);
+    for (const std::int64_t number : numbers) key.push_back(number);
+  } else if (value.isList()) {
+    const auto items = value.toListRef();
+    key.push_back(6 + static_cast<std::int64_t>(items.size()) * 16);
+    for (const c10::IValue& item : items) append_number(key, item);
+  } else if (value.isString()) {
+    key.push_back(static_cast<std::int64_t>(std::hash<std::string_view>()(value.toStringView())));
+  } else {
+    TORCH_INTERNAL_ASSERT(false, "an argument of type ", value.tagKind(), " cannot stand in the key of a call");
+  }
+}
+
+// The tensors among `count` values, list elements one by one.
+std::vector<at::Tensor> tensors_in(c10::ArrayRef<c10::IValue> values) {
+  std::vector<at::Tensor> found;
+  for (const c10::IValue& value : values) {
+    if (value.isTensor()) {
+      found.push_back(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& t : value.toTensorVector()) found.push_back(t);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+Handler::Handler(const OperatorInfo& info, torch::jit::Stack& stack)
+    : info_(info), stack_(stack), base_(stack.size() - info.arguments.size()) {}
+
+void Handler::run() {
+  collect_operands();
+  if (mesh_ == nullptr) {
+    info_.op.callBoxed(&stack_);  // there were pending tensors only, and they are plain now
+  } else if (info_.special != nullptr) {
+    info_.special(*this);
+  } else if (info_.is_composite) {
+    decompose();
+  } else if (info_.changes_shape) {
+    change_shape();
+  } else {
+    run_by_rule();
+  }
+}
+
+void Handler::run_by_rule() {
+  check_plain_operands();
+  const CallKey call_key = key();
+  if (const auto known = mesh_->decisions().find(call_key)) {
+    torch::jit::Stack view_arguments;
+    if (info_.is_view) view_arguments = copy_of_arguments();
+    run_locally(*known);
+    wrap_results(*known, view_arguments);
+    return;
+  }
+  const torch::jit::Stack global_arguments = copy_of_arguments();
+  const auto decision = decide(info_, operands_, global_arguments, *mesh_);
+  run_locally(*decision);
+  complete(*decision, info_, operands_, global_arguments, tensors_in(c10::ArrayRef<c10::IValue>(stack_).slice(base_)));
+  mesh_->decisions().insert(call_key, decision);
+  wrap_results(*decision, global_arguments);
+}
+
+torch::jit::Stack Handler::copy_of_arguments() const {
+  return {stack_.begin() + static_cast<std::ptrdiff_t>(base_), stack_.end()};
+}
+
+void Handler::collect_operands() {
+  for (std::size_t i = 0; i < info_.arguments.size(); ++i) {
+    const c10::IValue& value = argument(i);
+    if (info_.arguments[i].kind == ArgumentInfo::Kind::tensor) {
+      if (value.isTensor()) collect(value.toTensor(), i, -1);
+    } else if (info_.arguments[i].kind == ArgumentInfo::Kind::tensor_list && value.isList()) {
+      const auto items = value.toListRef();
+      for (std::size_t element = 0; element < items.size(); ++element) {
+        if (items[element].isTensor()) collect(items[element].toTensor(), i, static_cast<int>(element));
+      }
+    }
+  }
+}
+
+void Handler::collect(const at::Tensor& tensor, std::size_t argument_index, int element) {
+  if (!tensor.defined()) return;
+  DTensorMeta* meta = meta_of(tensor);
+  if (meta == nullptr) {
+    wait_pending(tensor);
+  } else if (mesh_ == nullptr) {
+    mesh_ = meta->layout->mesh;
+  } else {
+    TORCH_CHECK_VALUE(mesh_ == meta->layout->mesh, "meshtorch: `", info_.op.schema().name(), "` got tensors on different meshes\n  argument ",
+                      info_.arguments[argument_index].name, ": ", DeviceMesh(meta->mesh).to_string(), "\n  before it: ",
+                      DeviceMesh(mesh_->shared_from_this()).to_string(), "\n  do: redistribute one of them to the other's mesh");
+  }
+  operands_.push_back({argument_index, element, tensor, meta});
+}
+
+// A plain tensor that passes is equal on all ranks; one that is written becomes distributed itself, replicated, in place.
+void Handler::check_plain_operands() {
+  for (Operand& operand : operands_) {
+    if (operand.meta != nullptr) continue;
+    if (operand.tensor.dim() > 0) check_mixing(info_, operand);
+    if (!info_.arguments[operand.argument].is_written) continue;
+    const at::Tensor local = operand.tensor.detach();
+    const at::Tensor replicated = wrap(local, mesh_->layout(Placements(mesh_->shape().size())), local.sizes(), local.strides());
+    operand.tensor.unsafeGetTensorImpl()->shallow_copy_from(replicated.getIntrusivePtr());
+    operand.meta = meta_of(operand.tensor);
+  }
+}
+
+void Handler::decompose() { info_.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack_); }
+
+// squeeze_ and its kin: the functional operator gives the new shape, and the tensor takes it over.
+void Handler::change_shape() {
+  TORCH_CHECK_NOT_IMPLEMENTED(info_.functional, "meshtorch: `", info_.op.schema().name(), "` is not supported on a distributed tensor");
+  const at::Tensor self = operands_[0].tensor;
+  info_.functional->callBoxed(&stack_);
+  adopt(self, stack_.back().toTensor());
+  stack_.back() = self;
+}
+
+CallKey Handler::key() const {
+  CallKey key;
+  key.push_back(reinterpret_cast<std::int64_t>(&info_));
+  for (const Operand& operand : operands_) {
+    key.push_back(reinterpret_cast<std::int64_t>(operand.meta != nullptr ? operand.meta->layout : nullptr));
+    key.push_back((static_cast<std::int64_t>(operand.argument) << 32) | (static_cast<std::int64_t>(operand.tensor.scalar_type()) << 16) |
+                  (operand.tensor.dim() << 8) | static_cast<std::int64_t>(operand.tensor.device().type()));
+    for (const std::int64_t size : operand.tensor.sizes()) key.push_back(size);
+    for (const std::int64_t stride : operand.tensor.strides()) key.push_back(stride);
+  }
+  for (std::size_t i = 0; i < info_.arguments.size(); ++i) {
+    if (info_.arguments[i].is_in_key) append_number(key, stack_[base_ + i]);
+  }
+  return key;
+}
+
+void Handler::run_locally(const Decision& decision) {
+  const std::vector<at::Tensor> locals = localize_arguments(decision);
+  std::vector<at::Tensor> elsewhere;  // for each mask: which indices are not in this rank's part
+  for (const IndexMask& mask : decision.masks) elsewhere.push_back(apply_mask(mask, argument(mask.table), argument(mask.argument)));
+  (info_.local_op ? *info_.local_op : info_.op).callBoxed(&stack_);
+  for (const at::Tensor& outside : elsewhere) clear_rows(stack_.back().toTensor(), outside);
+  restore_written(decision, locals);
+}
+
+std::vector<at::Tensor> Handler::localize_arguments(const Decision& decision) {
+  std::vector<at::Tensor> locals;
+  locals.reserve(operands_.size());
+  for (std::size_t i = 0; i < operands_.size(); ++i) {
+    const Operand& operand = operands_[i];
+    at::Tensor local = operand.meta != nullptr ? operand.meta->local : operand.tensor;
+    if (const Layout* target = decision.moves[i]) {
+      const Layout& from = operand.meta != nullptr ? *operand.meta->layout : *mesh_->layout(Placements(mesh_->shape().size()));
+      local = redistribute_local(local, operand.tensor.sizes().vec(), from, *target);
+    }
+    if (operand.element < 0) argument(operand.argument) = local;
+    locals.push_back(std::move(local));
+  }
+  for (std::size_t i = 0; i < info_.arguments.size(); ++i) {
+    if (info_.arguments[i].kind == ArgumentInfo::Kind::tensor_list && argument(i).isList()) localize_list(i, locals);
+  }
+  for (const auto& [index, value] : decision.replaced) argument(index) = value;
+  return locals;
+}
+
+// A new list: the one on the stack belongs to the caller.
+void Handler::localize_list(std::size_t index, const std::vector<at::Tensor>& locals) {
+  const std::size_t count = argument(index).toListRef().size();
+  c10::List<std::optional<at::Tensor>> optionals;
+  std::vector<at::Tensor> tensors(count);
+  optionals.resize(count);
+  for (std::size_t i = 0; i < operands_.size(); ++i) {
+    if (operands_[i].argument != index) continue;
+    const auto element = static_cast<std::size_t>(operands_[i].element);
+    optionals.set(element, locals[i]);
+    tensors[element] = locals[i];
+  }
+  if (info_.arguments[index].has_optional_elements) {
+    argument(index) = std::move(optionals);
+  } else {
+    argument(index) = std::move(tensors);
+  }
+}
+
+void Handler::restore_written(const Decision& decision, const std::vector<at::Tensor>& locals) {
+  for (const std::size_t i : decision.restores) {
+    const DTensorMeta& meta = *operands_[i].meta;
+    const at::Tensor back = redistribute_local(locals[i], operands_[i].tensor.sizes().vec(), *decision.moves[i], *meta.layout);
+    if (!back.is_same(meta.local)) meta.local.copy_(back);
+  }
+  for (const Operand& operand : operands_) {
+    if (info_.arguments[operand.argument].is_written && operand.meta != nullptr && operand.meta->write_back) {
+      write_through(operand.tensor);
+    }
+  }
+}
+
+void Handler::wrap_results(const Decision& decision, const torch::jit::Stack& arguments) {
+  const std::size_t count = info_.returned_argument.size();
+  std::size_t next = 0;
+  const auto wrapped = [&](at::Tensor local) -> at::Tensor {
+    const std::size_t index = next++;
+    const ResultPlan& plan = decision.results[index];
+    if (!local.defined()) return local;
+    if (!info_.is_view) return wrap(std::move(local), plan.layout, plan.sizes, plan.strides);
+    return wrap_view(std::move(local), plan, operands_[0].tensor, decision.moves[0] != nullptr, info_.op, arguments, index);
+  };
+  for (std::size_t r = 0; r < count; ++r) {
+    c10::IValue& value = stack_[stack_.size() - count + r];
+    if (const int written = info_.returned_argument[r]; written >= 0) {
+      value = written_operand(written);
+    } else if (value.isTensor()) {
+      value = wrapped(std::move(value).toTensor());
+    } else if (value.isTensorList()) {
+      std::vector<at::Tensor> elements = value.toTensorVector();
+      for (at::Tensor& element : elements) element = wrapped(std::move(element));
+      value = std::move(elements);
+    }
+  }
+}
+
+const at::Tensor& Handler::written_operand(int argument_index) const {
+  for (const Operand& operand : operands_) {
+    if (operand.argument == static_cast<std::size_t>(argument_index)) return operand.tensor;
+  }
+  TORCH_INTERNAL_ASSERT(false, "`", info_.name, "` returns an argument that is not a tensor");
+}
+
+void Handler::finish(c10::IValue result) {
+  stack_.resize(base_);
+  stack_.push_back(std::move(result));
+}
+
+}  // namespace meshtorch

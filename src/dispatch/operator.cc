@@ -1,0 +1,151 @@
+// What is known of an operator from its schema, and the pairing of in-place and out= variants with functional operators.
+#include "dispatch/operator.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+
+#include "dispatch/special.h"
+
+namespace meshtorch {
+namespace {
+
+ArgumentInfo::Kind kind_of(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::TensorType:
+      return ArgumentInfo::Kind::tensor;
+    case c10::TypeKind::OptionalType:
+      return kind_of(*type.castRaw<c10::OptionalType>()->getElementType());
+    case c10::TypeKind::ListType:
+      return kind_of(*type.castRaw<c10::ListType>()->getElementType()) == ArgumentInfo::Kind::tensor
+                 ? ArgumentInfo::Kind::tensor_list
+                 : ArgumentInfo::Kind::other;
+    default:
+      return ArgumentInfo::Kind::other;
+  }
+}
+
+// Numbers that are values (alpha, eps) do not decide how a call is split.
+bool decides(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+    case c10::TypeKind::BoolType:
+    case c10::TypeKind::StringType:
+      return true;
+    case c10::TypeKind::OptionalType:
+      return decides(*type.castRaw<c10::OptionalType>()->getElementType());
+    case c10::TypeKind::ListType:
+      return decides(*type.castRaw<c10::ListType>()->getElementType());
+    default:
+      return false;
+  }
+}
+
+std::string rule_name(const c10::OperatorName& op) {
+  std::string name = op.name;
+  if (name.starts_with("aten::")) name = name.substr(6);
+  return op.overload_name.empty() ? name : name + "." + op.overload_name;
+}
+
+std::string base_name(const std::string& name) {
+  const bool is_in_place = name.size() > 1 && name.back() == '_' && name[name.size() - 2] != '_';
+  return is_in_place ? name.substr(0, name.size() - 1) : name;
+}
+
+// All overloads that write nothing, by their name without overload.
+const std::unordered_multimap<std::string, c10::OperatorHandle>& functional_operators() {
+  static const auto operators = [] {
+    std::unordered_multimap<std::string, c10::OperatorHandle> found;
+    auto& dispatcher = c10::Dispatcher::singleton();
+    for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+      const auto op = dispatcher.findSchema(name);
+      if (!op) continue;
+      const auto& arguments = op->schema().arguments();
+      const bool writes = std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& a) {
+        return a.alias_info() != nullptr && a.alias_info()->isWrite();
+      });
+      if (!writes) found.emplace(name.name, *op);
+    }
+    return found;
+  }();
+  return operators;
+}
+
+// The operator that takes the same inputs and writes nothing.
+std::optional<c10::OperatorHandle> functional_variant(const OperatorInfo& info, const c10::FunctionSchema& schema) {
+  std::vector<const c10::Argument*> inputs;
+  for (std::size_t i = 0; i < info.arguments.size(); ++i) {
+    if (!info.arguments[i].is_out) inputs.push_back(&schema.arguments()[i]);
+  }
+  const auto [begin, end] = functional_operators().equal_range(base_name(schema.name()));
+  for (auto candidate = begin; candidate != end; ++candidate) {
+    const auto& arguments = candidate->second.schema().arguments();
+    const auto same = [](const c10::Argument* a, const c10::Argument& b) { return a->name() == b.name() && *a->type() == *b.type(); };
+    if (arguments.size() == inputs.size() && std::equal(inputs.begin(), inputs.end(), arguments.begin(), same)) {
+      return candidate->second;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle) : op(handle), name(rule_name(handle.operator_name())) {
+  const c10::FunctionSchema& schema = op.schema();
+  for (const c10::Argument& a : schema.arguments()) {
+    ArgumentInfo info;
+    info.name = a.name();
+    info.kind = kind_of(*a.type());
+    if (info.kind == ArgumentInfo::Kind::tensor_list) {
+      const auto* list = a.type()->castRaw<c10::ListType>();
+      info.has_optional_elements = list != nullptr && list->getElementType()->kind() == c10::TypeKind::OptionalType;
+    }
+    info.is_written = a.alias_info() != nullptr && a.alias_info()->isWrite();
+    info.is_out = info.is_written && (a.is_out() || a.kwarg_only());
+    info.is_in_key = info.kind == ArgumentInfo::Kind::other && decides(*a.real_type());
+    writes |= info.is_written;
+    arguments.push_back(std::move(info));
+  }
+  for (const c10::Argument& result : schema.returns()) {
+    int argument = -1;
+    if (result.alias_info() != nullptr) {
+      const auto& sets = result.alias_info()->beforeSets();
+      for (std::size_t i = 0; i < arguments.size(); ++i) {
+        const c10::AliasInfo* alias = schema.arguments()[i].alias_info();
+        if (alias == nullptr || alias->beforeSets() != sets) continue;
+        if (arguments[i].is_written) {
+          argument = static_cast<int>(i);
+        } else {
+          is_view = true;
+        }
+      }
+      // A list of views has its alias inside the list.
+      if (argument < 0 && !result.alias_info()->isWrite()) is_view = true;
+    }
+    returned_argument.push_back(argument);
+    returns_list.push_back(kind_of(*result.type()) == ArgumentInfo::Kind::tensor_list);
+  }
+  changes_shape = op.hasTag(at::Tag::inplace_view);
+  is_composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  if (writes) functional = functional_variant(*this, schema);
+  rule = rule_table().find(functional ? rule_name(functional->operator_name()) : name);
+  special = special_operator(name);
+  if (name == "view" || name == "_unsafe_view") local_op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::reshape", "");
+}
+
+const OperatorInfo& operator_info(const c10::OperatorHandle& op) {
+  static std::mutex mutex;
+  static std::unordered_map<c10::OperatorHandle, std::unique_ptr<OperatorInfo>> known;
+  thread_local std::unordered_map<c10::OperatorHandle, const OperatorInfo*> seen;
+  if (const auto found = seen.find(op); found != seen.end()) return *found->second;
+  const std::scoped_lock lock(mutex);
+  auto& info = known[op];
+  if (!info) info = std::make_unique<OperatorInfo>(op);
+  seen.emplace(op, info.get());
+  return *info;
+}
+
+}  // namespace meshtorch

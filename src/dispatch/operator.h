@@ -1,0 +1,53 @@
+// What is known of an operator from its schema: where its tensors are, what it writes, which rule it has.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rules/table.h"
+
+namespace meshtorch {
+
+class Handler;
+
+struct ArgumentInfo {
+  enum class Kind : std::uint8_t { tensor, tensor_list, other };  // optional tensors are tensors that may be undefined or none
+  std::string name;
+  Kind kind = Kind::other;
+  bool has_optional_elements = false;  // of a list
+  bool is_written = false;
+  bool is_out = false;       // a keyword-only tensor that is only written
+  bool is_in_key = false;    // a number, list or flag on which shapes and splits may depend
+};
+
+struct OperatorInfo {
+  explicit OperatorInfo(const c10::OperatorHandle& op);
+
+  c10::OperatorHandle op;
+  std::string name;  // "add.Tensor", with the namespace if it is not aten
+  std::vector<ArgumentInfo> arguments;
+  // For each result, the argument that it is (in-place, out=), or -1.
+  std::vector<int> returned_argument;
+  std::vector<bool> returns_list;
+  bool is_view = false;        // a result shares the memory of an argument that is not written
+  bool writes = false;         // some argument is written
+  bool changes_shape = false;  // in place, shape included: squeeze_, t_
+  bool is_composite = false;   // LibTorch can decompose it
+
+  // The rule of the operator, or of the functional operator that it is a variant of. Null: none.
+  const RuleEntry* rule = nullptr;
+  // The functional operator with the same arguments, for in-place and out= variants.
+  std::optional<c10::OperatorHandle> functional;
+  // The operator that runs on the shards, if it is another one: views of shards that do not lie as the whole does are copies.
+  std::optional<c10::OperatorHandle> local_op;
+  // What is done instead of applying a rule; null for most.
+  void (*special)(Handler&) = nullptr;
+};
+
+// Made at the first call of the operator and kept.
+const OperatorInfo& operator_info(const c10::OperatorHandle& op);
+
+}  // namespace meshtorch

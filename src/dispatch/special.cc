@@ -1,0 +1,187 @@
+// Operators that no rule can describe.
+#include "dispatch/special.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <unordered_map>
+
+#include "dispatch/handler.h"
+#include "redistribute/execute/execute.h"
+
+namespace meshtorch {
+namespace {
+
+at::Tensor whole(const at::Tensor& tensor) {
+  const DTensorMeta* meta = meta_of(tensor);
+  if (meta == nullptr) return tensor;
+  TORCH_CHECK(meta->mesh->coordinate(), "meshtorch: rank ", meta->mesh->world_rank(), " is not in the tensor's mesh and cannot read its data");
+  const Layout* replicated = meta->mesh->layout(Placements(meta->layout->placements.size()));
+  return redistribute_local(meta->local, tensor.sizes().vec(), *meta->layout, *replicated);
+}
+
+// item(): the global value, on every rank.
+void local_scalar_dense(Handler& call) { call.finish(at::_local_scalar_dense(whole(call.operands()[0].tensor))); }
+
+void equal(Handler& call) {
+  const at::Tensor& a = call.operands()[0].tensor;
+  const at::Tensor& b = call.operands()[1].tensor;
+  call.finish(a.sizes() == b.sizes() && at::equal(whole(a), whole(b)));
+}
+
+// Into a plain tensor goes the whole; into a distributed one, what the rule says.
+void copy(Handler& call) {
+  const Operand& self = call.operands()[0];
+  if (self.meta != nullptr) {
+    call.run_by_rule();
+    return;
+  }
+  const at::Tensor target = self.tensor;
+  target.copy_(whole(call.operands()[1].tensor), call.argument(2).toBool());
+  call.finish(target);
+}
+
+// A mean is a sum divided by the global count: right for shards of any size, and pending sums stay pending.
+void mean_of(Handler& call, at::OptionalIntArrayRef dims, bool keepdim, const c10::IValue& dtype) {
+  const at::Tensor& self = call.operands()[0].tensor;
+  std::optional<at::ScalarType> type;
+  if (!dtype.isNone()) type = dtype.toScalarType();
+  TORCH_CHECK(at::isFloatingType(type.value_or(self.scalar_type())) || at::isComplexType(type.value_or(self.scalar_type())),
+              "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: ",
+              type.value_or(self.scalar_type()));
+  const at::Tensor sum = at::sum(self, dims, keepdim, type);
+  const double count = static_cast<double>(self.numel()) / static_cast<double>(std::max<std::int64_t>(sum.numel(), 1));
+  call.finish(sum.div(count));
+}
+
+void mean(Handler& call) { mean_of(call, std::nullopt, false, call.argument(1)); }
+
+void mean_dim(Handler& call) {
+  const c10::IValue dims = call.argument(1);
+  const std::vector<std::int64_t> list = dims.isNone() ? std::vector<std::int64_t>{} : dims.toIntVector();
+  mean_of(call, dims.isNone() || list.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(list), call.argument(2).toBool(),
+          call.argument(3));
+}
+
+// The norm of each line along `dims`, from reductions that have rules.
+at::Tensor vector_norm(const at::Tensor& self, double order, at::OptionalIntArrayRef dims, bool keepdim, std::optional<at::ScalarType> dtype) {
+  at::Tensor x = dtype ? self.to(*dtype) : self;
+  const at::ScalarType out_type = at::toRealValueType(x.scalar_type());
+  const bool accumulates_wide = at::isReducedFloatingType(out_type);
+  x = x.abs();
+  if (accumulates_wide) x = x.to(at::kFloat);
+  std::vector<std::int64_t> all;
+  if (!dims) {
+    for (std::int64_t d = 0; d < x.dim(); ++d) all.push_back(d);
+  }
+  const at::IntArrayRef over = dims ? *dims : at::IntArrayRef(all);
+  at::Tensor norm;
+  if (std::isinf(order)) {
+    norm = order > 0 ? at::amax(x, over, keepdim) : at::amin(x, over, keepdim);
+  } else if (order == 0) {
+    norm = x.ne(0).to(x.scalar_type()).sum(over, keepdim);
+  } else if (order == 1) {
+    norm = x.sum(over, keepdim);
+  } else if (order == 2) {
+    norm = x.mul(x).sum(over, keepdim).sqrt();
+  } else {
+    norm = x.pow(order).sum(over, keepdim).pow(1.0 / order);
+  }
+  return accumulates_wide ? norm.to(out_type) : norm;
+}
+
+double order_of(const c10::IValue& order) { return order.isNone() ? 2.0 : order.toScalar().toDouble(); }
+
+std::optional<at::ScalarType> dtype_of(const c10::IValue& dtype) {
+  return dtype.isNone() ? std::nullopt : std::optional(dtype.toScalarType());
+}
+
+void linalg_vector_norm(Handler& call) {
+  const c10::IValue dims = call.argument(2);
+  const std::vector<std::int64_t> list = dims.isNone() ? std::vector<std::int64_t>{} : dims.toIntVector();
+  call.finish(vector_norm(call.operands()[0].tensor, order_of(call.argument(1)),
+                          dims.isNone() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(list), call.argument(3).toBool(),
+                          dtype_of(call.argument(4))));
+}
+
+void norm_scalar(Handler& call) {
+  call.finish(vector_norm(call.operands()[0].tensor, order_of(call.argument(1)), std::nullopt, false, std::nullopt));
+}
+
+void norm_scalar_opt_dim(Handler& call) {
+  const std::vector<std::int64_t> dims = call.argument(2).toIntVector();
+  call.finish(vector_norm(call.operands()[0].tensor, order_of(call.argument(1)),
+                          dims.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(dims), call.argument(3).toBool(), std::nullopt));
+}
+
+// Variance from sums: right for shards of any size.
+void var_correction(Handler& call) {
+  const at::Tensor& self = call.operands()[0].tensor;
+  const c10::IValue dims = call.argument(1);
+  const std::vector<std::int64_t> list = dims.isNone() ? std::vector<std::int64_t>{} : dims.toIntVector();
+  const at::OptionalIntArrayRef over = dims.isNone() || list.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(list);
+  const double correction = call.argument(2).isNone() ? 1.0 : call.argument(2).toScalar().toDouble();
+  const bool keepdim = call.argument(3).toBool();
+  std::vector<std::int64_t> all;
+  for (std::int64_t d = 0; d < self.dim(); ++d) all.push_back(d);
+  const at::Tensor center = at::mean(self, over ? *over : at::IntArrayRef(all), /*keepdim=*/true);
+  const at::Tensor squares = (self - center).abs().square().sum(over, keepdim);
+  const double count = static_cast<double>(self.numel()) / static_cast<double>(std::max<std::int64_t>(squares.numel(), 1));
+  const at::Tensor variance = squares.div(std::max(count - correction, 0.0));
+  call.finish(call.info().name == "std.correction" ? variance.sqrt() : variance);
+}
+
+// A tensor of the same kind with other strides, which autograd asks for when a gradient does not lie as its parameter does.
+void new_empty_strided(Handler& call) {
+  const Operand& self = call.operands()[0];
+  const std::vector<std::int64_t> sizes = call.argument(1).toIntVector();
+  const std::vector<std::int64_t> strides = call.argument(2).toIntVector();
+  const bool same_shape = self.tensor.sizes() == at::IntArrayRef(sizes);
+  const Layout* layout = same_shape ? self.meta->layout : self.meta->mesh->layout(Placements(self.meta->layout->placements.size()));
+  const Shape local_sizes = local_shape_of(sizes, *layout);
+  at::TensorOptions options = self.meta->local.options();
+  if (!call.argument(3).isNone()) options = options.dtype(call.argument(3).toScalarType());
+  if (!call.argument(5).isNone()) options = options.device(call.argument(5).toDevice());
+  call.finish(wrap(at::empty_strided(local_sizes, dense_strides_like(local_sizes, strides), options), layout, sizes, strides));
+}
+
+// A view that comes with the strides of the whole tensor: the shards have their own.
+void reshape_alias(Handler& call) { call.finish(call.operands()[0].tensor.view(call.argument(1).toIntVector())); }
+
+void refuse_as_strided(Handler& call) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "meshtorch: `", call.info().op.schema().name(),
+                              "` addresses memory by strides, and a split tensor has no memory of its global shape\n  do: use view, "
+                              "select, slice or expand");
+}
+
+void refuse_collective(Handler& call) {
+  TORCH_CHECK_VALUE(false, "meshtorch: `", call.info().op.schema().name(), "` was called on a distributed tensor\n  do: call it on to_local(), or use redistribute()");
+}
+
+}  // namespace
+
+void (*special_operator(const std::string& name))(Handler&) {
+  static const std::unordered_map<std::string, void (*)(Handler&)> operators{
+      {"_local_scalar_dense", local_scalar_dense},
+      {"equal", equal},
+      {"copy_", copy},
+      {"mean", mean},
+      {"mean.dim", mean_dim},
+      {"linalg_vector_norm", linalg_vector_norm},
+      {"norm.Scalar", norm_scalar},
+      {"norm.ScalarOpt_dim", norm_scalar_opt_dim},
+      {"var.correction", var_correction},
+      {"std.correction", var_correction},
+      {"new_empty_strided", new_empty_strided},
+      {"_reshape_alias", reshape_alias},
+      {"as_strided", refuse_as_strided},
+      {"as_strided_", refuse_as_strided},
+      {"set_.source_Tensor", refuse_as_strided},
+      {"resize_", refuse_as_strided},
+  };
+  if (name.starts_with("c10d::")) return refuse_collective;
+  const auto found = operators.find(name);
+  return found == operators.end() ? nullptr : found->second;
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,51 @@
+// Arguments of a call by name.
+#include "dispatch/stack_call.h"
+
+namespace meshtorch {
+
+std::size_t StackCall::index(std::string_view argument) const {
+  for (std::size_t i = 0; i < info_.arguments.size(); ++i) {
+    if (info_.arguments[i].name == argument) return i;
+  }
+  TORCH_INTERNAL_ASSERT(false, "`", info_.name, "` has no argument ", argument);
+}
+
+bool StackCall::has(std::string_view argument) const {
+  for (std::size_t i = 0; i < info_.arguments.size(); ++i) {
+    if (info_.arguments[i].name != argument) continue;
+    return !arguments_[i].isNone() && !(arguments_[i].isTensor() && !arguments_[i].toTensor().defined());
+  }
+  return false;
+}
+
+Shape StackCall::shape(std::string_view tensor) const { return value(tensor).toTensor().sizes().vec(); }
+
+std::vector<Shape> StackCall::shapes(std::string_view tensor_list) const {
+  const std::size_t i = index(tensor_list);
+  std::vector<Shape> all;
+  for (const Operand& operand : operands_) {
+    if (operand.argument == i) all.push_back(operand.tensor.sizes().vec());
+  }
+  return all;
+}
+
+std::int64_t StackCall::integer(std::string_view argument) const {
+  const c10::IValue& number = value(argument);
+  return number.isBool() ? static_cast<std::int64_t>(number.toBool()) : number.toInt();
+}
+
+bool StackCall::flag(std::string_view argument) const {
+  const c10::IValue& truth = value(argument);
+  return !truth.isNone() && truth.toBool();
+}
+
+std::vector<std::int64_t> StackCall::integers(std::string_view argument) const {
+  const c10::IValue& numbers = value(argument);
+  if (numbers.isInt()) return {numbers.toInt()};
+  std::vector<std::int64_t> all;
+  if (numbers.isNone()) return all;
+  for (const c10::IValue& item : numbers.toList()) all.push_back(item.isBool() ? static_cast<std::int64_t>(item.toBool()) : item.toInt());
+  return all;
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,278 @@
+// Axis by axis: list the options, drop what cannot be, price the rest, narrow the call.
+#include "propagate/choose.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+
+namespace meshtorch {
+namespace {
+
+struct Price {
+  bool communicates = false;
+  double seconds = 0;
+  int changed = 0;
+
+  friend bool operator<(const Price& a, const Price& b) {
+    return std::tie(a.communicates, a.seconds, a.changed) <
+           std::tie(b.communicates, b.seconds, b.changed);
+  }
+};
+
+// Settles one element of a paired rule, or the whole of any other.
+class Chooser {
+ public:
+  Chooser(const BoundRule& bound, const Situation& situation)
+      : situation_(situation), states_{bound} {
+    choice_.operands.resize(bound.operand_count);
+    choice_.results.resize(bound.result_count());
+  }
+
+  std::optional<Choice> run() {
+    for (std::size_t axis = 0; axis < situation_.mesh.size(); ++axis) {
+      const Option* best = nullptr;
+      Price best_price;
+      const std::vector<Option> candidates = candidates_on(axis);
+      for (const Option& option : candidates) {
+        const Price price = price_of(option, axis);
+        if (best != nullptr && !(price < best_price)) continue;
+        best = &option;
+        best_price = price;
+      }
+      if (best == nullptr) return std::nullopt;
+      apply(*best, axis);
+      choice_.cost += best_price.seconds;
+    }
+    return std::move(choice_);
+  }
+
+ private:
+  // The call at coordinate 0 of the axes settled so far, whose parts are the largest.
+  const BoundRule& bound() const { return states_.front(); }
+
+  std::vector<Option> candidates_on(std::size_t axis) const {
+    std::vector<Option> list = options(bound(), situation_.contracted);
+    const std::size_t plain = list.size();
+    for (std::size_t i = 0; i < plain; ++i) {
+      if (auto strided = kept_strided(list[i], axis)) list.push_back(*std::move(strided));
+    }
+    std::erase_if(list, [&](const Option& option) {
+      return !is_allowed(option, axis) || !is_feasible(option, axis);
+    });
+    return list;
+  }
+
+  // The option with strided shards, where every operand that holds the factor has the same one
+  // already: all then hold the same indices in the same order.
+  std::optional<Option> kept_strided(Option option, std::size_t axis) const {
+    if (option.factor < 0) return std::nullopt;
+    std::int64_t pieces = 0;
+    for (const Site& site : bound().factors[option.factor].sites) {
+      if (site.inner != 1) return std::nullopt;
+      if (site.tensor < bound().operand_count) {
+        const Placement& now = situation_.operands[site.tensor][axis];
+        const bool strided = now.kind() == Placement::Kind::strided_shard && now.is_shard(site.dim);
+        if (!strided || (pieces != 0 && pieces != now.split_factor())) return std::nullopt;
+        pieces = now.split_factor();
+      }
+    }
+    for (const Site& site : bound().factors[option.factor].sites) {
+      const int result = site.tensor - bound().operand_count;
+      (result < 0 ? option.operands[site.tensor] : option.results[result]) =
+          StridedShard(site.dim, pieces);
+    }
+    option.why += " (strided)";
+    return option;
+  }
+
+  bool is_allowed(const Option& option, std::size_t axis) const {
+    for (std::size_t t = 0; t < option.operands.size() && !situation_.pinned.empty(); ++t) {
+      if (situation_.pinned[t] && option.operands[t] != situation_.operands[t][axis]) return false;
+    }
+    for (std::size_t r = 0; r < option.results.size() && !situation_.wanted_results.empty(); ++r) {
+      const auto& wanted = situation_.wanted_results[r];
+      if (wanted && option.results[r] != (*wanted)[axis]) return false;
+    }
+    return true;
+  }
+
+  bool is_feasible(const Option& option, std::size_t axis) const {
+    return std::all_of(states_.begin(), states_.end(), [&](const BoundRule& state) {
+      return feasible(option, state, situation_.mesh[axis]);
+    });
+  }
+
+  Price price_of(const Option& option, std::size_t axis) const {
+    Price price;
+    for (int t = 0; t < bound().operand_count; ++t) {
+      const MoveCost move = operand_cost(t, option.operands[t], axis);
+      price.communicates |= move.communicates;
+      price.seconds += move.seconds;
+      if (option.operands[t] != situation_.operands[t][axis]) ++price.changed;
+    }
+    for (int r = 0; r < bound().result_count(); ++r) {
+      if (!option.results[r].is_partial()) continue;
+      price.seconds += pending_cost(axis_tensor(bound().operand_count + r), situation_.mesh[axis],
+                                    axis_cost(axis));
+    }
+    return price;
+  }
+
+  MoveCost operand_cost(int t, const Placement& to, std::size_t axis) const {
+    const Placement& from = situation_.operands[t][axis];
+    const std::int64_t extent = situation_.mesh[axis];
+    const MoveCost move = move_cost(from, to, axis_tensor(t), extent, axis_cost(axis));
+    if (!is_reordered(t, to, axis)) return move;
+    return move + reorder_cost(to, axis_tensor(t), extent, axis_cost(axis));
+  }
+
+  // Nested splits of a dim apply from left to right. Splitting on one axis what an axis to its
+  // right has split already, or joining on an earlier axis what this one goes on splitting, looks
+  // local but moves data.
+  bool is_reordered(int t, const Placement& to, std::size_t axis) const {
+    if (!to.is_shard()) return false;
+    const Placements& now = situation_.operands[t];
+    if (now[axis].is_replicate()) {
+      return std::any_of(now.begin() + static_cast<std::ptrdiff_t>(axis) + 1, now.end(),
+                         [&](const Placement& p) { return p.is_shard(to.dim()); });
+    }
+    if (now[axis] != to) return false;
+    for (std::size_t left = 0; left < axis; ++left) {
+      if (now[left].is_shard(to.dim()) && now[left] != choice_.operands[t][left]) return true;
+    }
+    return false;
+  }
+
+  AxisTensor axis_tensor(int t) const {
+    AxisTensor tensor{.shape = bound().tensors[t].shape};
+    if (!situation_.item_sizes.empty()) tensor.item_size = situation_.item_sizes[t];
+    // Sizes that only the local result tells count as one: the estimate of a result is a floor.
+    std::replace(tensor.shape.begin(), tensor.shape.end(), std::int64_t{-1}, std::int64_t{1});
+    return tensor;
+  }
+
+  AxisCost axis_cost(std::size_t axis) const {
+    return situation_.axis_costs.empty() ? AxisCost{} : situation_.axis_costs[axis];
+  }
+
+  void apply(const Option& option, std::size_t axis) {
+    for (std::size_t t = 0; t < option.operands.size(); ++t) {
+      choice_.operands[t].push_back(option.operands[t]);
+    }
+    for (std::size_t r = 0; r < option.results.size(); ++r) {
+      choice_.results[r].push_back(option.results[r]);
+    }
+    choice_.options.push_back(option);
+    narrow(option, situation_.mesh[axis]);
+  }
+
+  // Keeps one state for each different set of sizes that some coordinate has.
+  void narrow(const Option& option, std::int64_t extent) {
+    if (option.factor < 0) return;
+    const auto same_sizes = [](const BoundRule& a, const BoundRule& b) {
+      return std::equal(a.factors.begin(), a.factors.end(), b.factors.begin(),
+                        [](const Factor& x, const Factor& y) { return x.size == y.size; });
+    };
+    std::vector<BoundRule> next;
+    for (const BoundRule& state : states_) {
+      for (std::int64_t index = 0; index < extent; ++index) {
+        BoundRule part = narrowed(state, option, extent, index);
+        const bool known = std::any_of(next.begin(), next.end(), [&](const BoundRule& other) {
+          return same_sizes(part, other);
+        });
+        if (!known) next.push_back(std::move(part));
+      }
+    }
+    states_ = std::move(next);
+  }
+
+  const Situation& situation_;
+  std::vector<BoundRule> states_;
+  Choice choice_;
+};
+
+void check(const BoundRule& bound, const Situation& s) {
+  const std::size_t operands = static_cast<std::size_t>(bound.operand_count);
+  const std::size_t axes = s.mesh.size();
+  const auto fits = [](std::size_t size, std::size_t expected) {
+    return size == 0 || size == expected;
+  };
+  const bool lengths = s.operands.size() == operands && fits(s.axis_costs.size(), axes) &&
+                       fits(s.item_sizes.size(), bound.tensors.size()) &&
+                       fits(s.pinned.size(), operands) &&
+                       fits(s.wanted_results.size(), bound.tensors.size() - operands);
+  const bool placements =
+      std::all_of(s.operands.begin(), s.operands.end(),
+                  [&](const Placements& p) { return p.size() == axes; }) &&
+      std::all_of(s.wanted_results.begin(), s.wanted_results.end(),
+                  [&](const std::optional<Placements>& p) { return !p || p->size() == axes; });
+  if (lengths && placements) return;
+  throw std::invalid_argument(
+      "meshtorch: a situation that does not fit its rule\n  " + std::to_string(operands) +
+      " operand tensors and " + std::to_string(axes) + " mesh axes, in the rule `" +
+      std::string(bound.rule) + "`\n  do: give one entry for each tensor and each axis");
+}
+
+// The part of a situation that concerns one element. What earlier elements have settled is in
+// `settled`.
+Situation situation_of(const BoundElement& element, int operand_count, const Situation& all,
+                       const Choice& settled) {
+  Situation s;
+  s.mesh = all.mesh;
+  s.axis_costs = all.axis_costs;
+  s.contracted = all.contracted;
+  for (const int t : element.tensors) {
+    if (!all.item_sizes.empty()) s.item_sizes.push_back(all.item_sizes[t]);
+    if (t >= operand_count) {
+      if (all.wanted_results.empty()) continue;
+      s.wanted_results.push_back(all.wanted_results[t - operand_count]);
+      continue;
+    }
+    s.operands.push_back(settled.operands[t]);
+    if (!all.pinned.empty()) s.pinned.push_back(all.pinned[t]);
+  }
+  return s;
+}
+
+void merge(Choice& into, const Choice& part, const BoundElement& element, int operand_count) {
+  for (std::size_t i = 0; i < element.tensors.size(); ++i) {
+    const int t = element.tensors[i];
+    if (t < operand_count) {
+      into.operands[t] = part.operands[i];
+    } else {
+      into.results[t - operand_count] = part.results[i - part.operands.size()];
+    }
+  }
+  into.cost += part.cost;
+}
+
+std::optional<Choice> choose_by_element(const BoundRule& bound, const Situation& situation) {
+  Choice choice;
+  choice.operands = situation.operands;
+  choice.results.resize(bound.result_count(), Placements(situation.mesh.size()));
+  for (const BoundElement& element : elements(bound)) {
+    const Situation part = situation_of(element, bound.operand_count, situation, choice);
+    const std::optional<Choice> settled = Chooser(element.rule, part).run();
+    if (!settled) return std::nullopt;
+    merge(choice, *settled, element, bound.operand_count);
+  }
+  for (std::size_t axis = 0; axis < situation.mesh.size(); ++axis) {
+    Option option;
+    option.why = "element by element";
+    for (const Placements& p : choice.operands) option.operands.push_back(p[axis]);
+    for (const Placements& p : choice.results) option.results.push_back(p[axis]);
+    choice.options.push_back(std::move(option));
+  }
+  return choice;
+}
+
+}  // namespace
+
+std::optional<Choice> choose(const BoundRule& bound, const Situation& situation) {
+  check(bound, situation);
+  return bound.paired ? choose_by_element(bound, situation) : Chooser(bound, situation).run();
+}
+
+}  // namespace meshtorch

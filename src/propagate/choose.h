@@ -1,0 +1,40 @@
+// The choice of the cheapest way to run one call, mesh axis by mesh axis.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "meshtorch/placement.h"
+#include "propagate/cost.h"
+#include "rules/options.h"
+
+namespace meshtorch {
+
+// The call as it comes. "For each operand" and "for each result" follow the order of
+// BoundRule::tensors; all that may be empty then takes its default for every tensor.
+struct Situation {
+  Shape mesh;                            // the extent of each axis
+  std::vector<Placements> operands;      // for each operand, normalized, one for each axis
+  std::vector<AxisCost> axis_costs;      // for each axis, or empty
+  std::vector<std::int64_t> item_sizes;  // for each operand, then each result, in bytes, or empty
+  std::vector<bool> pinned;  // for each operand, or empty: it keeps its placements (in-place self)
+  std::vector<std::optional<Placements>> wanted_results;  // for each result, or empty: what it must
+                                                          // have (in-place self, out=)
+  ReduceOp contracted = ReduceOp::sum;
+};
+
+struct Choice {
+  std::vector<Placements> operands;  // bring each operand to these first
+  std::vector<Placements> results;
+  std::vector<Option> options;  // for each axis; of a paired rule, all elements in one
+  double cost = 0;              // seconds, estimated
+};
+
+// On each axis, from left to right: an option under which no operand has to communicate wins over
+// one under which some has; among equals the cheapest, pending results charged; among those again
+// the one that changes the fewest operands. The answer is the same on every rank.
+// Empty only if what is pinned or wanted leaves no option.
+std::optional<Choice> choose(const BoundRule& bound, const Situation& situation);
+
+}  // namespace meshtorch

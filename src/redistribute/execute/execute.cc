@@ -1,0 +1,220 @@
+// Carries out a redistribution plan: packs boxes, calls the collective, unpacks boxes.
+#include "redistribute/execute/execute.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "comm/mesh_impl.h"
+#include "comm/pending.h"
+#include "meshtorch/collectives.h"
+#include "redistribute/plan_cache.h"
+#include "redistribute/transfer.h"
+#include "tensor/meta.h"
+
+namespace meshtorch {
+namespace {
+
+// One step on this rank.
+class StepRun {
+ public:
+  StepRun(const Step& step, const Shape& shape, const MeshImpl& mesh)
+      : step_(step), shape_(shape), mesh_(mesh), coordinate_(coordinate_in(mesh)) {}
+
+  at::Tensor run(const at::Tensor& local) const {
+    const bool is_outside = !mesh_.coordinate().has_value();
+    if (is_outside && is_collective(step_.kind)) return at::zeros(shape_after(coordinate_), local.options());
+    switch (step_.kind) {
+      case Step::Kind::all_gather:
+        return all_gather(local);
+      case Step::Kind::all_to_all:
+        return exchange(local);
+      case Step::Kind::all_reduce:
+        return all_reduce(local, step_.op, group());
+      case Step::Kind::reduce_scatter:
+        return reduce_scatter(local);
+      case Step::Kind::slice:
+        return slice(local);
+      case Step::Kind::to_partial:
+        return to_partial(local);
+    }
+    return local;
+  }
+
+ private:
+  using Pieces = std::vector<Piece>;
+
+  Group group() const { return mesh_.group(step_.axes); }
+  std::vector<Shape> members() const { return group_members(mesh_.shape(), step_.axes, coordinate_); }
+  Shape shape_before(const Shape& at) const { return local_shape(shape_, step_.before, mesh_.shape(), at); }
+  Shape shape_after(const Shape& at) const { return local_shape(shape_, step_.after, mesh_.shape(), at); }
+  Pieces pieces_between(const Shape& sender, const Shape& receiver) const {
+    return pieces(shape_, mesh_.shape(), step_, sender, receiver);
+  }
+
+  static at::Tensor box(const at::Tensor& t, const std::vector<Range>& ranges) {
+    at::Tensor part = t;
+    for (std::size_t dim = 0; dim < ranges.size(); ++dim) {
+      const auto d = static_cast<std::int64_t>(dim);
+      if (ranges[dim].size != part.size(d)) part = part.narrow(d, ranges[dim].begin, ranges[dim].size);
+    }
+    return part;
+  }
+
+  // The boxes of `t` that `parts` name as sources, one after the other in one dim.
+  static at::Tensor pack(const at::Tensor& t, const Pieces& parts) {
+    if (parts.size() == 1) return box(t, parts[0].source).reshape({-1});
+    std::vector<at::Tensor> flat;
+    for (const Piece& piece : parts) flat.push_back(box(t, piece.source).reshape({-1}));
+    return flat.empty() ? t.reshape({-1}).narrow(0, 0, 0) : at::cat(flat);
+  }
+
+  static std::int64_t count(const Pieces& parts) {
+    std::int64_t sum = 0;
+    for (const Piece& piece : parts) {
+      std::int64_t product = 1;
+      for (const Range& range : piece.source) product *= range.size;
+      sum += product;
+    }
+    return sum;
+  }
+
+  static void unpack(const at::Tensor& packed, const Pieces& parts, const at::Tensor& into) {
+    std::int64_t offset = 0;
+    for (const Piece& piece : parts) {
+      const at::Tensor target = box(into, piece.target);
+      target.copy_(packed.narrow(0, offset, target.numel()).view(target.sizes()));
+      offset += target.numel();
+    }
+  }
+
+  // The dim along which the members' shards, in the order of the group, are the result of an all-gather; -1 if there is none.
+  std::int64_t dim_of_concatenation(const std::vector<Shape>& all) const {
+    std::int64_t dim = -1;
+    for (const int axis : step_.axes) {
+      const Placement& p = step_.before[static_cast<std::size_t>(axis)];
+      if (dim >= 0 && p.dim() != dim) return -1;
+      dim = p.dim();
+    }
+    std::int64_t offset = 0;
+    for (const Shape& member : all) {
+      const Pieces parts = pieces_between(member, coordinate_);
+      if (parts.empty()) continue;
+      const Range& target = parts[0].target[static_cast<std::size_t>(dim)];
+      const bool is_next = parts.size() == 1 && target.begin == offset && target.size == shape_before(member)[static_cast<std::size_t>(dim)];
+      if (!is_next) return -1;
+      offset = target.end();
+    }
+    return offset == shape_after(coordinate_)[static_cast<std::size_t>(dim)] ? dim : -1;
+  }
+
+  at::Tensor all_gather(const at::Tensor& local) const {
+    const std::vector<Shape> all = members();
+    if (const std::int64_t dim = dim_of_concatenation(all); dim >= 0) {
+      Splits sizes;
+      for (const Shape& member : all) sizes.push_back(shape_before(member)[static_cast<std::size_t>(dim)]);
+      return all_gather_tensor(local, dim, group(), sizes);
+    }
+    Splits counts;
+    for (const Shape& member : all) {
+      const Shape part = shape_before(member);
+      counts.push_back(std::accumulate(part.begin(), part.end(), std::int64_t{1}, std::multiplies<>()));
+    }
+    const at::Tensor packed = all_gather_tensor(local.reshape({-1}), 0, group(), counts);
+    at::Tensor whole = at::empty(shape_after(coordinate_), local.options());
+    std::int64_t offset = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const at::Tensor part = packed.narrow(0, offset, counts[i]).view(shape_before(all[i]));
+      for (const Piece& piece : pieces_between(all[i], coordinate_)) box(whole, piece.target).copy_(box(part, piece.source));
+      offset += counts[i];
+    }
+    return whole;
+  }
+
+  at::Tensor exchange(const at::Tensor& local) const {
+    const std::vector<Shape> all = members();
+    std::vector<at::Tensor> sent;
+    Splits send_counts;
+    Splits receive_counts;
+    std::vector<Pieces> received;
+    for (const Shape& member : all) {
+      sent.push_back(pack(local, pieces_between(coordinate_, member)));
+      send_counts.push_back(sent.back().numel());
+      received.push_back(pieces_between(member, coordinate_));
+      receive_counts.push_back(count(received.back()));
+    }
+    const at::Tensor packed = all_to_all_single(at::cat(sent), receive_counts, send_counts, group());
+    at::Tensor result = at::empty(shape_after(coordinate_), local.options());
+    std::int64_t offset = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      unpack(packed.narrow(0, offset, receive_counts[i]), received[i], result);
+      offset += receive_counts[i];
+    }
+    return result;
+  }
+
+  at::Tensor reduce_scatter(const at::Tensor& local) const {
+    const std::vector<Shape> all = members();
+    std::vector<at::Tensor> terms;
+    std::int64_t largest = 0;
+    for (const Shape& member : all) {
+      terms.push_back(pack(local, pieces_between(coordinate_, member)));
+      largest = std::max(largest, terms.back().numel());
+    }
+    for (at::Tensor& term : terms) {
+      if (term.numel() < largest) term = at::cat({term, term.new_zeros({largest - term.numel()})});
+    }
+    const at::Tensor packed = reduce_scatter_tensor(at::cat(terms), step_.op, 0, group());
+    const Pieces mine = pieces_between(coordinate_, coordinate_);
+    const Shape shape = shape_after(coordinate_);
+    if (mine.size() == 1) return packed.narrow(0, 0, count(mine)).view(shape);
+    at::Tensor result = at::empty(shape, local.options());
+    unpack(packed, mine, result);
+    return result;
+  }
+
+  at::Tensor slice(const at::Tensor& local) const {
+    const Pieces mine = pieces_between(coordinate_, coordinate_);
+    if (mine.size() == 1) return box(local, mine[0].source);
+    at::Tensor result = at::empty(shape_after(coordinate_), local.options());
+    for (const Piece& piece : mine) box(result, piece.target).copy_(box(local, piece.source));
+    return result;
+  }
+
+  at::Tensor to_partial(const at::Tensor& local) const {
+    const bool is_first = std::all_of(step_.axes.begin(), step_.axes.end(),
+                                      [&](int axis) { return coordinate_[static_cast<std::size_t>(axis)] == 0; });
+    if (keeps_value(step_.op, is_first)) return local;
+    return step_.op == ReduceOp::product ? at::ones_like(local) : at::zeros_like(local);
+  }
+
+  const Step& step_;
+  const Shape& shape_;
+  const MeshImpl& mesh_;
+  const Shape coordinate_;
+};
+
+void check_shard(const at::Tensor& local, const Shape& shape, const Layout& layout) {
+  const Shape expected = local_shape_of(shape, layout);
+  TORCH_CHECK_VALUE(local.sizes() == c10::IntArrayRef(expected), "meshtorch: the local tensor is not the shard that its layout says\n  local: ",
+                    local.sizes(), "\n  expected: ", c10::IntArrayRef(expected), " of ", c10::IntArrayRef(shape), " under ",
+                    to_string(layout.placements), "\n  do: give from_local the global shape, or set run_check");
+}
+
+}  // namespace
+
+std::shared_ptr<const Plan> plan_between(const Shape& shape, std::int64_t item_size, const Layout& from, const Layout& to) {
+  return cached_plan({shape, item_size, from.mesh->shape(), from.placements, to.placements, from.mesh->axis_costs()});
+}
+
+at::Tensor redistribute_local(const at::Tensor& local, const Shape& shape, const Layout& from, const Layout& to) {
+  if (&from == &to) return local;
+  check_shard(local, shape, from);
+  const auto plan = plan_between(shape, static_cast<std::int64_t>(local.element_size()), from, to);
+  at::Tensor current = local;
+  for (const Step& step : plan->steps) current = StepRun(step, shape, *from.mesh).run(current);
+  return current;
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,74 @@
+// Binding of a rule to the shapes of one call: which dims of which tensors are the same index.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/shard.h"
+#include "rules/notation.h"
+
+namespace meshtorch {
+
+// What the shapes of a call do not tell; everything that they do tell may be left out. By name.
+struct Hints {
+  std::map<std::string, std::int64_t> lengths;    // of a run, in dims
+  std::map<std::string, std::int64_t> positions;  // the dim of the first operand that holds the
+                                                  // name at which it begins; may be negative
+  std::map<std::string, std::int64_t> sizes;      // of a dim, or of a part of a compound
+};
+
+// A place where a factor stands: slot `slot` of dim `dim`; the slots after it have `inner` indices.
+struct Site {
+  int tensor = 0;  // index in BoundRule::tensors
+  int dim = 0;
+  int slot = 0;
+  std::int64_t inner = 1;
+};
+
+// One index of the operator: "k", "a[1]" of a run, "...[-1]" of an ellipsis.
+struct Factor {
+  std::string name;
+  std::int64_t size = 0;
+  bool whole = false;
+  int element = 0;          // of a rule that pairs lists, else 0
+  std::vector<Site> sites;  // dims that are broadcast along the factor are left out
+};
+
+struct BoundTensor {
+  enum class Tail : std::uint8_t { none, ones, unknown };
+
+  int argument = 0;  // index of the pattern among the rule's operands, or among its results
+  int element = -1;  // index in a list; -1 for a plain tensor
+  char mark = ' ';
+  Shape shape;             // global; -1 in a result where only the local result tells the size
+  Tail tail = Tail::none;  // more dims of a result, of a number only the local result tells
+};
+
+// Operand tensors in order (none for an absent optional, each element of a list), then results. A
+// list result is one tensor that stands for all its elements, unless an operand is a list too: then
+// the rule pairs element with element.
+struct BoundRule {
+  std::string_view rule;
+  bool paired = false;
+  int operand_count = 0;
+  std::vector<BoundTensor> tensors;
+  std::vector<Factor> factors;
+
+  int result_count() const { return static_cast<int>(tensors.size()) - operand_count; }
+  const BoundTensor& result(int index) const { return tensors[operand_count + index]; }
+};
+
+// `operands` has the global shapes for each operand pattern: one for a plain tensor, none for an
+// absent optional, one for each element of a list. Throws std::invalid_argument when shapes and
+// rule disagree, or when a hint is missing.
+BoundRule bind(const Rule& rule, const std::vector<std::vector<Shape>>& operands,
+               const Hints& hints = {});
+
+// The global shape of a result, given the shape of a local one on any rank. Throws
+// std::invalid_argument if the local result has not the rank that the rule says.
+Shape result_shape(const BoundRule& bound, int result, const Shape& local_result_shape);
+
+}  // namespace meshtorch

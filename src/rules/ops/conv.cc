@@ -1,0 +1,176 @@
+// Rules of convolution, pooling, padding and interpolation: batch and channels may be split.
+#include "rules/table.h"
+
+namespace meshtorch {
+namespace {
+
+// ---- convolution ----
+
+bool is_batched(const OpCall& call) {
+  return call.shape("input").size() == call.shape("weight").size() &&
+         call.shape("input").size() >= 3 && call.integer("groups") > 0;
+}
+
+// Groups g, each of c input channels and o output channels: whole groups may go to different ranks.
+RuleUse grouped(const OpCall& call, Rule rule) {
+  const std::int64_t groups = call.integer("groups");
+  const Shape weight = call.shape("weight");
+  const Shape input = call.shape("input");
+  const std::int64_t outputs = call.flag("transposed") ? weight[1] : weight[0] / groups;
+  return {rule,
+          {.lengths = {},
+           .positions = {},
+           .sizes = {{"g", groups}, {"c", input[1] / groups}, {"o", outputs}}},
+          ReduceOp::sum,
+          {{LocalChange::Kind::factor_size, "groups", "g"}}};
+}
+
+RuleUse convolution(const OpCall& call) {
+  if (!is_batched(call)) return {"_.., _.., _..? -> _.."};
+  if (call.integer("groups") == 1) {
+    return {call.flag("transposed") ? Rule("*n c s..!, *c o k..!, +o? -> n o _..")
+                                    : Rule("*n c s..!, *o c k..!, +o? -> n o _..")};
+  }
+  return grouped(call, call.flag("transposed")
+                           ? Rule("*n (g c) s..!, *(g c) o k..!, +(g o)? -> n (g o) _..")
+                           : Rule("*n (g c) s..!, *(g o) c k..!, +(g o)? -> n (g o) _.."));
+}
+
+// The gradients of input, weight and bias: sums over o, over n, and over n. That of the bias would
+// be whole on each rank when c is split, so c may be split only where there is no bias.
+RuleUse convolution_backward(const OpCall& call) {
+  if (!is_batched(call)) return {"_.., _.., _.. -> _.., _.., _.."};
+  if (call.integer("groups") != 1) {
+    return grouped(call, call.flag("transposed")
+                             ? Rule("*n (g o) p..!, n (g c) s..!, (g c) o k..! -> "
+                                    "+n (g c) s..!, +(g c) o k..!, +(g o)")
+                             : Rule("*n (g o) p..!, n (g c) s..!, (g o) c k..! -> "
+                                    "+n (g c) s..!, +(g o) c k..!, +(g o)"));
+  }
+  if (call.flag("transposed")) {
+    return {call.has("bias_sizes")
+                ? Rule("*n o p..!, n c! s..!, c! o k..! -> +n c! s..!, +c! o k..!, +o")
+                : Rule("*n o p..!, n c s..!, c o k..! -> +n c s..!, +c o k..!, +o")};
+  }
+  return {call.has("bias_sizes")
+              ? Rule("*n o p..!, n c! s..!, o c! k..! -> +n c! s..!, +o c! k..!, +o")
+              : Rule("*n o p..!, n c s..!, o c k..! -> +n c s..!, +o c k..!, +o")};
+}
+
+void add_convolution(RuleTable& ops) {
+  ops.choose({"convolution", "_convolution"}, convolution);
+  ops.choose("convolution_backward", convolution_backward);
+}
+
+// ---- pooling: `a..` is the batch, if any, and the channels ----
+
+void add_pooling(RuleTable& ops) {
+  ops.add({"avg_pool2d", "_adaptive_avg_pool2d"}, "*a.. _ _ -> a.. _ _");
+  ops.add({"avg_pool3d", "_adaptive_avg_pool3d"}, "*a.. _ _ _ -> a.. _ _ _");
+  for (const char* op : {"avg_pool2d_backward", "_adaptive_avg_pool2d_backward"}) {
+    ops.add(op, "*a.. _ _, a.. h! w! -> a.. h! w!").shape_only("self");
+  }
+  for (const char* op : {"avg_pool3d_backward", "_adaptive_avg_pool3d_backward"}) {
+    ops.add(op, "*a.. _ _ _, a.. d! h! w! -> a.. d! h! w!").shape_only("self");
+  }
+  ops.add({"max_pool2d_with_indices", "adaptive_max_pool2d"}, "a.. _ _ -> a.. _ _, a.. _ _");
+  ops.add({"max_pool3d_with_indices", "adaptive_max_pool3d"},
+          "a.. _ _ _ -> a.. _ _ _, a.. _ _ _");
+  for (const char* op : {"max_pool2d_with_indices_backward", "adaptive_max_pool2d_backward"}) {
+    ops.add(op, "*a.. _ _, a.. h! w!, a.. _ _ -> a.. h! w!").shape_only("self");
+  }
+  for (const char* op : {"max_pool3d_with_indices_backward", "adaptive_max_pool3d_backward"}) {
+    ops.add(op, "*a.. _ _ _, a.. d! h! w!, a.. _ _ _ -> a.. d! h! w!").shape_only("self");
+  }
+  ops.add("max_unpool2d", "*a.. _ _, a.. _ _ -> a.. _ _");
+  ops.add("max_unpool3d", "*a.. _ _ _, a.. _ _ _ -> a.. _ _ _");
+}
+
+// ---- padding ----
+
+// `pad` has two numbers for each dim, the last dim first.
+RuleUse constant_pad(const OpCall& call) {
+  const std::size_t rank = call.shape("self").size();
+  const std::vector<std::int64_t> pad = call.integers("pad");
+  if (rank > TensorPattern::kMaxDims || pad.size() % 2 != 0 || pad.size() > 2 * rank) {
+    return {"_.. -> _.."};
+  }
+  std::string operand, result;
+  for (std::size_t d = 0; d < rank; ++d) {
+    const std::size_t at = 2 * (rank - 1 - d);
+    const bool is_padded = at < pad.size() && (pad[at] != 0 || pad[at + 1] != 0);
+    const std::string name = " x" + std::to_string(d);
+    operand += is_padded ? " _" : name;
+    result += is_padded ? " _" : name;
+  }
+  return {Rule::parse(operand + " ->" + result)};
+}
+
+void add_padding(RuleTable& ops) {
+  ops.choose("constant_pad_nd", constant_pad);
+  ops.add({"reflection_pad1d", "replication_pad1d"}, "*a.. _ -> a.. _");
+  ops.add({"reflection_pad2d", "replication_pad2d"}, "*a.. _ _ -> a.. _ _");
+  ops.add({"reflection_pad3d", "replication_pad3d"}, "*a.. _ _ _ -> a.. _ _ _");
+  for (const char* op : {"reflection_pad1d_backward", "replication_pad1d_backward"}) {
+    ops.add(op, "*a.. _, a.. w! -> a.. w!").shape_only("self");
+  }
+  for (const char* op : {"reflection_pad2d_backward", "replication_pad2d_backward"}) {
+    ops.add(op, "*a.. _ _, a.. h! w! -> a.. h! w!").shape_only("self");
+  }
+  for (const char* op : {"reflection_pad3d_backward", "replication_pad3d_backward"}) {
+    ops.add(op, "*a.. _ _ _, a.. d! h! w! -> a.. d! h! w!").shape_only("self");
+  }
+}
+
+// ---- interpolation ----
+
+void add_interpolation(RuleTable& ops) {
+  ops.add({"upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_linear1d"},
+          "*n c _ -> n c _");
+  ops.add({"upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d",
+           "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
+           "_upsample_lanczos2d_aa"},
+          "*n c _ _ -> n c _ _");
+  ops.add({"upsample_nearest3d", "_upsample_nearest_exact3d", "upsample_trilinear3d"},
+          "*n c _ _ _ -> n c _ _ _");
+  const LocalChange input_size{LocalChange::Kind::result_sizes, "input_size"};
+  for (const char* op : {"upsample_nearest1d_backward", "_upsample_nearest_exact1d_backward",
+                         "upsample_linear1d_backward"}) {
+    ops.add(op, "*n c _ -> n c _").local(input_size);
+  }
+  for (const char* op : {"upsample_nearest2d_backward", "_upsample_nearest_exact2d_backward",
+                         "upsample_bilinear2d_backward", "upsample_bicubic2d_backward",
+                         "_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa_backward",
+                         "_upsample_lanczos2d_aa_backward"}) {
+    ops.add(op, "*n c _ _ -> n c _ _").local(input_size);
+  }
+  for (const char* op : {"upsample_nearest3d_backward", "_upsample_nearest_exact3d_backward",
+                         "upsample_trilinear3d_backward"}) {
+    ops.add(op, "*n c _ _ _ -> n c _ _ _").local(input_size);
+  }
+  ops.add({"grid_sampler_2d", "_grid_sampler_2d_cpu_fallback"}, "*n c _ _, n h w _ -> n c h w");
+  ops.add("grid_sampler_3d", "*n c _ _ _, n d h w _ -> n c d h w");
+}
+
+// ---- patches ----
+
+void add_patches(RuleTable& ops) {
+  ops.choose("im2col", [](const OpCall& call) -> RuleUse {
+    return {call.shape("self").size() == 4 ? Rule("*n _ _ _ -> n _ _") : Rule("_.. -> _..")};
+  });
+  ops.choose("col2im", [](const OpCall& call) -> RuleUse {
+    return {call.shape("self").size() == 3 ? Rule("*n _ _ -> n _ _ _") : Rule("_.. -> _..")};
+  });
+}
+
+}  // namespace
+
+void add_conv_rules(RuleTable& ops) {
+  add_convolution(ops);
+  add_pooling(ops);
+  add_padding(ops);
+  add_interpolation(ops);
+  add_patches(ops);
+}
+
+}  // namespace meshtorch

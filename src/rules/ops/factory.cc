@@ -1,0 +1,25 @@
+// Rules of operators that make a tensor like another: only the other's shape matters.
+#include "rules/table.h"
+
+namespace meshtorch {
+namespace {
+
+// A new tensor of the shape of the old one is split as that is; of any other shape, not at all.
+RuleUse new_tensor(const OpCall& call) {
+  const bool is_like = call.integers("size") == call.shape("self");
+  RuleUse use{is_like ? Rule("... -> ...") : Rule("_.. -> _..")};
+  use.shape_only = {"self"};
+  if (is_like) use.changes = {{LocalChange::Kind::result_sizes, "size"}};
+  return use;
+}
+
+}  // namespace
+
+void add_factory_rules(RuleTable& ops) {
+  for (const char* op : {"empty_like", "zeros_like", "ones_like", "full_like"}) {
+    ops.add(op, "... -> ...").shape_only("self");
+  }
+  ops.choose({"new_empty", "new_zeros", "new_ones", "new_full"}, new_tensor);
+}
+
+}  // namespace meshtorch

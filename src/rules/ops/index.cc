@@ -1,0 +1,160 @@
+// Rules of operators that look up, or write to, the places that an index tensor names.
+#include <optional>
+
+#include "rules/table.h"
+
+namespace meshtorch {
+namespace {
+
+// The dim that is indexed, counted from the front; nothing if there is no such dim.
+std::optional<std::int64_t> indexed_dim(const OpCall& call) {
+  const auto rank = static_cast<std::int64_t>(call.shape("self").size());
+  const std::int64_t dim = call.integer("dim");
+  if (dim < -rank || dim >= rank || rank > TensorPattern::kMaxDims) return std::nullopt;
+  return dim < 0 ? dim + rank : dim;
+}
+
+// ---- embedding ----
+
+// Counting how often an index occurs needs all of them.
+RuleUse embedding_dense_backward(const OpCall& call) {
+  if (call.flag("scale_grad_by_freq")) return {"*i..! d, i..! -> _ d"};
+  return {"*i.. d, i.. -> _ d"};
+}
+
+void add_embedding(RuleTable& ops) {
+  ops.add("embedding", "*v d, i.. -> i.. d")
+      .local({LocalChange::Kind::mask_indices, "indices", "v"});
+  ops.choose("embedding_dense_backward", embedding_dense_backward);
+}
+
+// ---- an index along one dim, the same for all others ----
+
+// `rule` names the dim `s`. An index without dims, which counts as one of size 1, is for `whole`.
+RuleUse along_dim(const OpCall& call, Rule rule, Rule whole) {
+  const auto dim = indexed_dim(call);
+  if (!dim || call.shape("index").size() != 1) return {whole};
+  return {rule, {.lengths = {}, .positions = {{"s", *dim}}, .sizes = {}}};
+}
+
+// The source has the sizes of `self`, but at the indexed dim that of the index.
+RuleUse with_source(const OpCall& call, Rule rule) {
+  const auto dim = indexed_dim(call);
+  const Shape index = call.shape("index");
+  Shape expected = call.shape("self");
+  if (dim && index.size() == 1) expected[static_cast<std::size_t>(*dim)] = index[0];
+  const Rule whole = "_.., _.., _.. -> _..";
+  return call.shape("source") == expected ? along_dim(call, rule, whole) : RuleUse{whole};
+}
+
+void add_along_dim(RuleTable& ops) {
+  ops.choose("index_select", [](const OpCall& call) {
+    return along_dim(call, "*a.. s! b.., i -> a.. i b..", "_.., _.. -> _..");
+  });
+  ops.choose("index_fill.int_Scalar", [](const OpCall& call) {
+    return along_dim(call, "a.. s! b.., _ -> a.. s! b..", "_.., _.. -> _..");
+  });
+  ops.choose("index_fill.int_Tensor", [](const OpCall& call) {
+    return along_dim(call, "a.. s! b.., _, _.. -> a.. s! b..", "_.., _.., _.. -> _..");
+  });
+  // What is added may be split along the index; what replaces may not.
+  ops.choose("index_add", [](const OpCall& call) {
+    return with_source(call, "+a.. s! b.., i, *a.. i b.. -> a.. s! b..");
+  });
+  ops.choose("index_copy", [](const OpCall& call) {
+    return with_source(call, "+a.. s! b.., i!, +a.. i! b.. -> a.. s! b..");
+  });
+  ops.choose("index_reduce", [](const OpCall& call) {
+    return with_source(call, "a.. s! b.., i!, a.. i! b.. -> a.. s! b..");
+  });
+}
+
+// ---- an index for each element ----
+
+// The dims of each tensor. `s` is the indexed dim of `self`, `i` that of the index and of `src`.
+struct ElementIndex {
+  std::string self, index, src;
+};
+
+// Nothing is broadcast: a dim in which the index is smaller counts from the front, and is whole.
+std::optional<ElementIndex> element_index(const OpCall& call, bool is_i_whole) {
+  const auto dim = indexed_dim(call);
+  const Shape self = call.shape("self");
+  const Shape index = call.shape("index");
+  const Shape src = call.has("src") ? call.shape("src") : index;
+  if (!dim || index.size() != self.size() || src.size() != self.size()) return std::nullopt;
+  ElementIndex text;
+  for (std::size_t d = 0; d < self.size(); ++d) {
+    const std::string number = std::to_string(d);
+    if (d == static_cast<std::size_t>(*dim)) {
+      const bool is_equal = src[d] == index[d];
+      text.self += " s!";
+      text.index += is_i_whole || !is_equal ? " i!" : " i";
+      text.src += is_equal ? " i" : " _";
+    } else if (index[d] == self[d] && src[d] == self[d]) {
+      text.self += " x" + number;
+      text.index += " x" + number;
+      text.src += " x" + number;
+    } else {
+      text.self += " x" + number + "!";
+      text.index += " y" + number + "!";
+      text.src += " _";
+    }
+  }
+  return text;
+}
+
+RuleUse gather(const OpCall& call) {
+  const auto text = element_index(call, false);
+  if (!text) return {"_.., _.. -> _.."};
+  return {Rule::parse("*" + text->self + "," + text->index + " ->" + text->index)};
+}
+
+// Numbers are written, or combined with what is there.
+RuleUse scatter_value(const OpCall& call) {
+  const auto text = element_index(call, true);
+  if (!text) return {"_.., _.. -> _.."};
+  return {Rule::parse(text->self + "," + text->index + " ->" + text->self)};
+}
+
+RuleUse scatter_src(const OpCall& call, const std::string& self_mark, const std::string& src_mark,
+                    bool is_i_whole = true) {
+  const auto text = element_index(call, is_i_whole);
+  if (!text) return {"_.., _.., _.. -> _.."};
+  return {Rule::parse(self_mark + text->self + "," + text->index + "," + src_mark + text->src +
+                      " ->" + text->self)};
+}
+
+void add_elementwise(RuleTable& ops) {
+  ops.choose("gather", gather);
+  ops.choose({"scatter.value", "scatter.value_reduce"}, scatter_value);
+  ops.choose("scatter.src", [](const OpCall& call) { return scatter_src(call, "+", "+"); });
+  ops.choose("scatter_add", [](const OpCall& call) { return scatter_src(call, "+", "*", false); });
+  ops.choose({"scatter.reduce", "scatter_reduce.two"},
+             [](const OpCall& call) { return scatter_src(call, "", ""); });
+}
+
+// ---- an index into all elements, or into a sorted list ----
+
+RuleUse searchsorted(const OpCall& call) {
+  if (call.shape("sorted_sequence").size() == 1) return {"_, a.., _? -> a.."};
+  return {"a.. _, a.. i, a.. _? -> a.. i"};
+}
+
+void add_lookups(RuleTable& ops) {
+  ops.add("take", "*_.., i.. -> i..");
+  ops.add("bucketize.Tensor", "..., _ -> ...");
+  ops.add("isin.Tensor_Tensor", "..., _.. -> ...");
+  ops.choose("searchsorted.Tensor", searchsorted);
+}
+
+}  // namespace
+
+void add_index_rules(RuleTable& ops) {
+  add_embedding(ops);
+  add_along_dim(ops);
+  add_elementwise(ops);
+  add_lookups(ops);
+}
+
+}  // namespace meshtorch

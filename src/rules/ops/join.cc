@@ -1,0 +1,75 @@
+// Rules of operators that join tensors, or put one into another: additive in all they join.
+#include <algorithm>
+#include <optional>
+
+#include "rules/table.h"
+
+namespace meshtorch {
+namespace {
+
+// Any list: nothing is split, and a mistake is left for the operator to report.
+const Rule kWholeList = "_..[] -> _..";
+
+// True if the shapes have equal ranks and equal sizes in every dim but `except`.
+bool agree(const std::vector<Shape>& shapes, std::size_t except) {
+  return std::all_of(shapes.begin(), shapes.end(), [&](const Shape& shape) {
+    if (shape.size() != shapes[0].size()) return false;
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      if (d != except && shape[d] != shapes[0][d]) return false;
+    }
+    return true;
+  });
+}
+
+// The dims of `rank` before `dim`; nothing if there is no such dim.
+std::optional<std::int64_t> dims_before(std::int64_t dim, std::size_t rank) {
+  const auto dims = static_cast<std::int64_t>(rank);
+  if (dim < -dims || dim >= dims) return std::nullopt;
+  return dim < 0 ? dim + dims : dim;
+}
+
+// Tensors of shape {0} that are joined to others of any rank are left to `agree`.
+RuleUse cat(const OpCall& call) {
+  const std::vector<Shape> shapes = call.shapes("tensors");
+  if (shapes.empty()) return {kWholeList};
+  const auto before = dims_before(call.integer("dim"), shapes[0].size());
+  if (!before || !agree(shapes, static_cast<std::size_t>(*before))) return {kWholeList};
+  return {"+a.. _ b..[] -> a.. _ b..",
+          {.lengths = {{"a", *before}}, .positions = {}, .sizes = {}}};
+}
+
+RuleUse stack(const OpCall& call) {
+  const std::vector<Shape> shapes = call.shapes("tensors");
+  if (shapes.empty()) return {kWholeList};
+  const auto before = dims_before(call.integer("dim"), shapes[0].size() + 1);
+  if (!before || !agree(shapes, shapes[0].size())) return {kWholeList};
+  return {"+a.. b..[] -> a.. _ b..", {.lengths = {{"a", *before}}, .positions = {}, .sizes = {}}};
+}
+
+// One part of `self`, at one dim, is replaced by `src`.
+RuleUse replace_part(const OpCall& call, Rule rule, bool src_has_dim) {
+  const Shape self = call.shape("self");
+  Shape rest = self;
+  Shape src = call.shape("src");
+  const auto before = dims_before(call.integer("dim"), self.size());
+  if (!before) return {"_.., _.. -> _.."};
+  rest.erase(rest.begin() + *before);
+  if (src_has_dim && src.size() == self.size()) src.erase(src.begin() + *before);
+  if (rest != src) return {"_.., _.. -> _.."};
+  return {rule, {.lengths = {{"a", *before}}, .positions = {}, .sizes = {}}};
+}
+
+}  // namespace
+
+void add_join_rules(RuleTable& ops) {
+  ops.choose("cat", cat);
+  ops.choose({"stack", "_stack"}, stack);
+  ops.choose("slice_scatter", [](const OpCall& call) {
+    return replace_part(call, "+a.. s! b.., +a.. _ b.. -> a.. s! b..", true);
+  });
+  ops.choose("select_scatter", [](const OpCall& call) {
+    return replace_part(call, "+a.. s! b.., +a.. b.. -> a.. s! b..", false);
+  });
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,75 @@
+// Rules of softmax and of the normalizations, with their gradients.
+#include "rules/table.h"
+
+namespace meshtorch {
+namespace {
+
+// Softmax along one dim, which must be whole; a tensor without dims counts as one of size 1.
+RuleUse softmax(const OpCall& call) {
+  if (call.shape("self").empty()) return {"_.. -> _.."};
+  return {"a.. s! b.. -> a.. s! b..",
+          {.lengths = {}, .positions = {{"s", call.integer("dim")}}, .sizes = {}}};
+}
+
+RuleUse softmax_backward(const OpCall& call) {
+  if (call.shape("grad_output").empty()) return {"_.., _.. -> _.."};
+  return {"*a.. s! b.., a.. s! b.. -> a.. s! b..",
+          {.lengths = {}, .positions = {{"s", call.integer("dim")}}, .sizes = {}}};
+}
+
+void add_softmax(RuleTable& ops) {
+  ops.choose({"_softmax", "_log_softmax", "_safe_softmax"}, softmax);
+  ops.choose({"_softmax_backward_data", "_log_softmax_backward_data"}, softmax_backward);
+}
+
+// The gradients of weight and bias are sums over what the input's gradient keeps.
+void add_layer_norms(RuleTable& ops) {
+  ops.add("native_layer_norm", "a.. n..!, n..!?, n..!? -> a.. n..!, a.. 1.., a.. 1..")
+      .rank("n", "normalized_shape");
+  ops.add("native_layer_norm_backward",
+          "*a.. n..!, a.. n..!, a.. 1.., a.. 1.., n..!?, n..!? -> a.. n..!, +n..!, +n..!")
+      .rank("n", "normalized_shape");
+  ops.add("_fused_rms_norm", "a.. n..!, n..!? -> a.. n..!, a.. 1..")
+      .rank("n", "normalized_shape");
+  ops.add("_fused_rms_norm_backward", "*a.. n..!, a.. n..!, a.. 1.., n..!? -> a.. n..!, +n..!")
+      .rank("n", "normalized_shape");
+}
+
+void add_group_norms(RuleTable& ops) {
+  ops.add("native_group_norm", "n c! s..!, c!?, c!? -> n c! s..!, n _, n _")
+      .local({LocalChange::Kind::factor_size, "N", "n"});
+  ops.add("native_group_norm_backward",
+          "*n c! s..!, n c! s..!, n _, n _, c!? -> n c! s..!, +c!, +c!")
+      .local({LocalChange::Kind::factor_size, "N", "n"});
+}
+
+// Statistics are over the batch and over space: only channels can be split in training. Otherwise
+// all can, and the saved statistics have no elements.
+RuleUse batch_norm(const OpCall& call) {
+  if (call.flag("training")) return {"n! c s..!, c?, c?, c?, c? -> n! c s..!, c, c"};
+  return {"n c s.., c?, c?, c?, c? -> n c s.., +_, +_"};
+}
+
+RuleUse batch_norm_without_statistics(const OpCall& call) {
+  if (call.flag("training")) return {"n! c s..!, c?, c? -> n! c s..!, c, c"};
+  return {"_.., _..?, _..? -> _.., _.., _.."};
+}
+
+void add_batch_norms(RuleTable& ops) {
+  ops.choose({"native_batch_norm", "_native_batch_norm_legit"}, batch_norm);
+  ops.choose("_native_batch_norm_legit.no_stats", batch_norm_without_statistics);
+  // The kernel of LibTorch 2.13 dies (it divides by zero) where a rank has no batch or no channel.
+  ops.add("native_batch_norm_backward",
+          "*n! c! s..!, n! c! s..!, _?, _?, _?, _?, _? -> n! c! s..!, c!, c!");
+}
+
+}  // namespace
+
+void add_norm_rules(RuleTable& ops) {
+  add_softmax(ops);
+  add_layer_norms(ops);
+  add_group_norms(ops);
+  add_batch_norms(ops);
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,147 @@
+// Rules of pointwise operators: an element of the result comes from that element of each operand.
+#include "rules/table.h"
+
+namespace meshtorch {
+namespace {
+
+// A cast to whole numbers or to bool does not commute with a sum. Numbers of c10::ScalarType.
+bool keeps_sums(std::int64_t dtype) {
+  constexpr std::int64_t kHalf = 5, kComplexDouble = 10, kBFloat16 = 15;
+  return (dtype >= kHalf && dtype <= kComplexDouble) || dtype == kBFloat16;
+}
+
+RuleUse to_copy(const OpCall& call) {
+  if (call.has("dtype") && !keeps_sums(call.integer("dtype"))) return {"... -> ..."};
+  return {"*... -> ..."};
+}
+
+void add_linear(RuleTable& ops) {
+  ops.add({"neg", "clone", "alias", "alias_copy", "detach", "detach_copy", "lift", "lift_fresh",
+           "lift_fresh_copy", "_lazy_clone", "_conj", "_conj_copy", "_conj_physical", "_neg_view",
+           "_neg_view_copy", "mul.Scalar", "div.Scalar", "deg2rad", "rad2deg"},
+          "*... -> ...");
+  ops.choose("_to_copy", to_copy);
+
+  ops.add({"add.Tensor", "sub.Tensor", "rsub.Tensor", "lerp.Scalar", "complex"},
+          "+..., +... -> ...");
+  ops.add("lerp.Tensor", "+..., +..., ... -> ...");
+  ops.add("where.self", "..., +..., +... -> ...");
+  ops.add("mul.Tensor", "*..., *... -> ...");
+  ops.add({"div.Tensor", "ldexp.Tensor"}, "*..., ... -> ...");
+  ops.add("addcmul", "+..., *..., *... -> ...");
+  ops.add("addcdiv", "+..., *..., ... -> ...");
+}
+
+void add_unary(RuleTable& ops) {
+  ops.add({"abs", "angle", "sgn", "sign", "signbit", "ceil", "floor", "trunc", "frac", "round",
+           "round.decimals", "reciprocal", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2",
+           "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
+           "asinh", "acosh", "atanh", "sinc", "erf", "erfc", "erfinv", "lgamma", "digamma",
+           "polygamma", "mvlgamma", "i0", "logit", "sigmoid", "nan_to_num", "isnan", "isinf",
+           "isposinf", "isneginf", "bitwise_not", "logical_not"},
+          "... -> ...");
+  ops.add({"special_airy_ai", "special_bessel_j0", "special_bessel_j1", "special_bessel_y0",
+           "special_bessel_y1", "special_entr", "special_erfcx", "special_i0e", "special_i1",
+           "special_i1e", "special_log_ndtr", "special_modified_bessel_i0",
+           "special_modified_bessel_i1", "special_modified_bessel_k0", "special_modified_bessel_k1",
+           "special_ndtri", "special_scaled_modified_bessel_k0",
+           "special_scaled_modified_bessel_k1", "special_spherical_bessel_j0"},
+          "... -> ...");
+  ops.add("frexp.Tensor", "... -> ..., ...");
+}
+
+// One tensor and numbers. A number added to a pending sum would be added once on each rank.
+void add_with_scalar(RuleTable& ops) {
+  ops.add({"add.Scalar", "sub.Scalar", "rsub.Scalar", "_add_relu.Scalar", "div.Scalar_mode",
+           "floor_divide.Scalar", "fmod.Scalar", "remainder.Scalar", "remainder.Scalar_Tensor",
+           "pow.Scalar", "pow.Tensor_Scalar", "copysign.Scalar", "xlogy.Scalar_Other",
+           "xlogy.Scalar_Self", "clamp", "clamp_min", "clamp_max", "eq.Scalar", "ne.Scalar",
+           "lt.Scalar", "le.Scalar", "gt.Scalar", "ge.Scalar", "isin.Tensor_Scalar",
+           "bitwise_and.Scalar", "bitwise_and.Scalar_Tensor", "bitwise_or.Scalar",
+           "bitwise_or.Scalar_Tensor", "bitwise_xor.Scalar", "bitwise_xor.Scalar_Tensor",
+           "bitwise_left_shift.Scalar_Tensor", "bitwise_left_shift.Tensor_Scalar",
+           "bitwise_right_shift.Scalar_Tensor", "bitwise_right_shift.Tensor_Scalar",
+           "__lshift__.Scalar", "__rshift__.Scalar"},
+          "... -> ...");
+  ops.add({"special_chebyshev_polynomial_t.n_scalar", "special_chebyshev_polynomial_t.x_scalar",
+           "special_chebyshev_polynomial_u.n_scalar", "special_chebyshev_polynomial_u.x_scalar",
+           "special_chebyshev_polynomial_v.n_scalar", "special_chebyshev_polynomial_v.x_scalar",
+           "special_chebyshev_polynomial_w.n_scalar", "special_chebyshev_polynomial_w.x_scalar",
+           "special_hermite_polynomial_h.n_scalar", "special_hermite_polynomial_h.x_scalar",
+           "special_hermite_polynomial_he.n_scalar", "special_hermite_polynomial_he.x_scalar",
+           "special_laguerre_polynomial_l.n_scalar", "special_laguerre_polynomial_l.x_scalar",
+           "special_legendre_polynomial_p.n_scalar", "special_legendre_polynomial_p.x_scalar",
+           "special_shifted_chebyshev_polynomial_t.n_scalar",
+           "special_shifted_chebyshev_polynomial_t.x_scalar",
+           "special_shifted_chebyshev_polynomial_u.n_scalar",
+           "special_shifted_chebyshev_polynomial_u.x_scalar",
+           "special_shifted_chebyshev_polynomial_v.n_scalar",
+           "special_shifted_chebyshev_polynomial_v.x_scalar",
+           "special_shifted_chebyshev_polynomial_w.n_scalar",
+           "special_shifted_chebyshev_polynomial_w.x_scalar", "special_xlog1py.other_scalar",
+           "special_xlog1py.self_scalar", "special_zeta.other_scalar", "special_zeta.self_scalar"},
+          "... -> ...");
+}
+
+void add_binary(RuleTable& ops) {
+  ops.add({"_add_relu.Tensor", "div.Tensor_mode", "floor_divide", "fmod.Tensor", "remainder.Tensor",
+           "pow.Tensor_Tensor", "atan2", "hypot", "copysign.Tensor", "nextafter", "heaviside",
+           "maximum", "minimum", "fmax", "fmin", "gcd", "lcm", "igamma", "igammac", "logaddexp",
+           "logaddexp2", "xlogy.Tensor", "clamp_min.Tensor", "clamp_max.Tensor", "eq.Tensor",
+           "ne.Tensor", "lt.Tensor", "le.Tensor", "gt.Tensor", "ge.Tensor", "logical_and",
+           "logical_or", "logical_xor", "bitwise_and.Tensor", "bitwise_or.Tensor",
+           "bitwise_xor.Tensor", "bitwise_left_shift.Tensor", "bitwise_right_shift.Tensor",
+           "__lshift__.Tensor", "__rshift__.Tensor", "polar", "masked_fill.Scalar",
+           "_standard_gamma_grad", "_prelu_kernel"},
+          "..., ... -> ...");
+  ops.add({"special_chebyshev_polynomial_t", "special_chebyshev_polynomial_u",
+           "special_chebyshev_polynomial_v", "special_chebyshev_polynomial_w",
+           "special_hermite_polynomial_h", "special_hermite_polynomial_he",
+           "special_laguerre_polynomial_l", "special_legendre_polynomial_p",
+           "special_shifted_chebyshev_polynomial_t", "special_shifted_chebyshev_polynomial_u",
+           "special_shifted_chebyshev_polynomial_v", "special_shifted_chebyshev_polynomial_w",
+           "special_xlog1py", "special_zeta"},
+          "..., ... -> ...");
+  ops.add({"_dirichlet_grad", "masked_fill.Tensor"}, "..., ..., ... -> ...");
+  ops.add("clamp.Tensor", "..., ...?, ...? -> ...");
+}
+
+void add_activations(RuleTable& ops) {
+  ops.add({"relu", "leaky_relu", "elu", "celu", "gelu", "silu", "mish", "softplus", "threshold",
+           "hardtanh", "hardsigmoid", "hardswish", "hardshrink", "softshrink"},
+          "... -> ...");
+  ops.add("log_sigmoid_forward", "... -> ..., ...");
+  ops.add("glu", "a.. s! b.. -> a.. _ b..").at("s", "dim");
+
+  // Linear in the first operand, the gradient.
+  ops.add({"threshold_backward", "leaky_relu_backward", "elu_backward", "gelu_backward",
+           "silu_backward", "mish_backward", "softplus_backward", "hardtanh_backward",
+           "hardsigmoid_backward", "hardswish_backward", "hardshrink_backward",
+           "softshrink_backward", "sigmoid_backward", "tanh_backward", "logit_backward",
+           "native_dropout_backward"},
+          "*..., ... -> ...");
+  ops.add({"log_sigmoid_backward", "rrelu_with_noise_backward"}, "*..., ..., ... -> ...");
+  ops.add("_prelu_kernel_backward", "*..., ..., ... -> ..., ...");
+  ops.add("glu_backward", "*a.. h! b.., a.. s! b.. -> a.. s! b..").at("s", "dim");
+}
+
+// What is written over does not matter. A cast may hide in the copy, so that sums are not kept.
+void add_overwriting(RuleTable& ops) {
+  ops.add("copy", "..., ... -> ...").shape_only("self");
+  ops.add("fill.Scalar", "... -> ...").shape_only("self");
+  ops.add("fill.Tensor", "..., ... -> ...").shape_only("self");
+  ops.add("zero", "*... -> ...").shape_only("self");
+}
+
+}  // namespace
+
+void add_pointwise_rules(RuleTable& ops) {
+  add_linear(ops);
+  add_unary(ops);
+  add_with_scalar(ops);
+  add_binary(ops);
+  add_activations(ops);
+  add_overwriting(ops);
+}
+
+}  // namespace meshtorch

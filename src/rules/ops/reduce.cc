@@ -1,0 +1,198 @@
+// Rules of reductions, scans, sorts and transforms: what happens along some dims of one tensor.
+#include <algorithm>
+#include <optional>
+
+#include "rules/table.h"
+
+namespace meshtorch {
+namespace {
+
+using Dims = std::optional<std::vector<bool>>;  // which dims; nothing if the call is mistaken
+
+// What a result has in the place of the dims worked on.
+enum class Then : std::uint8_t { nothing, one, same, another_size };
+
+struct Work {
+  Then then = Then::nothing;
+  int results = 1;
+  bool whole = true;  // the dims must be whole; else their parts are reduced by the mesh
+  bool linear = false;
+  ReduceOp op = ReduceOp::sum;
+};
+
+Dims marked(const std::vector<std::int64_t>& dims, const Shape& shape) {
+  const auto rank = static_cast<std::int64_t>(shape.size());
+  if (rank > TensorPattern::kMaxDims) return std::nullopt;
+  std::vector<bool> is_marked(shape.size());
+  for (const std::int64_t dim : dims) {
+    const std::int64_t at = dim < 0 ? dim + rank : dim;
+    if (rank == 0 && (dim == 0 || dim == -1)) continue;
+    if (at < 0 || at >= rank) return std::nullopt;
+    is_marked[static_cast<std::size_t>(at)] = true;
+  }
+  return is_marked;
+}
+
+Dims all_dims(const Shape& shape) {
+  if (shape.size() > TensorPattern::kMaxDims) return std::nullopt;
+  return std::vector<bool>(shape.size(), true);
+}
+
+// For any arguments: nothing is split, and a mistake is left for the operator to report.
+RuleUse replicated(int results) {
+  return {results == 1 ? Rule("_.. -> _..") : Rule("_.. -> _.., _..")};
+}
+
+RuleUse along(const Dims& dims, const Work& work) {
+  if (!dims) return replicated(work.results);
+  std::string operand = work.linear ? "*" : "";
+  std::string result;
+  for (std::size_t d = 0; d < dims->size(); ++d) {
+    const std::string name = " x" + std::to_string(d);
+    const bool is_worked_on = (*dims)[d];
+    operand += name;
+    if (is_worked_on && work.whole) operand += "!";
+    if (!is_worked_on || work.then == Then::same) {
+      result += name;
+    } else if (work.then == Then::one) {
+      result += " 1";
+    } else if (work.then == Then::another_size) {
+      result += " _";
+    }
+  }
+  std::string text = operand + " ->" + result;
+  for (int i = 1; i < work.results; ++i) text += "," + result;
+  return {Rule::parse(text), {}, work.op};
+}
+
+Dims one_dim(const OpCall& call) { return marked({call.integer("dim")}, call.shape("self")); }
+
+// No list or an empty one stands for all dims.
+Dims listed_dims(const OpCall& call) {
+  const Shape shape = call.shape("self");
+  if (!call.has("dim") || call.integers("dim").empty()) return all_dims(shape);
+  return marked(call.integers("dim"), shape);
+}
+
+// The same where the meaning of an empty list is the operator's own.
+Dims listed_dims_or_none(const OpCall& call) {
+  if (call.has("dim") && call.integers("dim").empty()) return std::nullopt;
+  return listed_dims(call);
+}
+
+Then kept(const OpCall& call) { return call.flag("keepdim") ? Then::one : Then::nothing; }
+
+// A sum that first casts to whole numbers is not linear. Numbers of c10::ScalarType.
+bool sums_as_it_is(const OpCall& call) {
+  if (!call.has("dtype")) return true;
+  constexpr std::int64_t kHalf = 5, kComplexDouble = 10, kBFloat16 = 15;
+  const std::int64_t dtype = call.integer("dtype");
+  return (dtype >= kHalf && dtype <= kComplexDouble) || dtype == kBFloat16;
+}
+
+// ---- reductions that the mesh can finish ----
+
+void add_parted(RuleTable& ops) {
+  ops.choose("sum", [](const OpCall& call) {
+    return along(all_dims(call.shape("self")), {.whole = false, .linear = sums_as_it_is(call)});
+  });
+  ops.choose("sum.dim_IntList", [](const OpCall& call) {
+    return along(listed_dims(call),
+                 {.then = kept(call), .whole = false, .linear = sums_as_it_is(call)});
+  });
+  ops.choose("nansum", [](const OpCall& call) {
+    return along(listed_dims(call), {.then = kept(call), .whole = false});
+  });
+  ops.choose("prod.dim_int", [](const OpCall& call) {
+    return along(one_dim(call), {.then = kept(call), .whole = false, .op = ReduceOp::product});
+  });
+  ops.choose("count_nonzero", [](const OpCall& call) {
+    return along(call.has("dim") ? one_dim(call) : all_dims(call.shape("self")), {.whole = false});
+  });
+  ops.choose("count_nonzero.dim_IntList", [](const OpCall& call) {
+    return along(listed_dims_or_none(call), {.whole = false});
+  });
+
+  ops.add("prod", "a.. ->").reduce(ReduceOp::product);
+  for (const char* op : {"max", "any", "_is_any_true"}) {
+    ops.add(op, "a.. ->").reduce(ReduceOp::max);
+  }
+  for (const char* op : {"min", "all", "_is_all_true"}) {
+    ops.add(op, "a.. ->").reduce(ReduceOp::min);
+  }
+  const auto add_ordered = [&](const char* op, Dims (*dims)(const OpCall&), ReduceOp reduce) {
+    ops.choose(op, [dims, reduce](const OpCall& call) {
+      return along(dims(call), {.then = kept(call), .whole = false, .op = reduce});
+    });
+  };
+  add_ordered("amax", listed_dims, ReduceOp::max);
+  add_ordered("amin", listed_dims, ReduceOp::min);
+  add_ordered("any.dim", one_dim, ReduceOp::max);
+  add_ordered("all.dim", one_dim, ReduceOp::min);
+  add_ordered("any.dims", listed_dims_or_none, ReduceOp::max);
+  add_ordered("all.dims", listed_dims_or_none, ReduceOp::min);
+}
+
+// ---- reductions of whole dims ----
+
+void add_whole(RuleTable& ops) {
+  for (const char* op :
+       {"max.dim", "min.dim", "median.dim", "nanmedian.dim", "mode", "kthvalue", "_aminmax.dim"}) {
+    ops.choose(op, [](const OpCall& call) {
+      return along(one_dim(call), {.then = kept(call), .results = 2});
+    });
+  }
+  ops.choose("aminmax", [](const OpCall& call) {
+    return call.has("dim") ? along(one_dim(call), {.then = kept(call), .results = 2})
+                           : replicated(2);
+  });
+  ops.choose({"argmax", "argmin"}, [](const OpCall& call) {
+    return call.has("dim") ? along(one_dim(call), {.then = kept(call)}) : replicated(1);
+  });
+  for (const char* op : {"std.correction", "var.correction", "logsumexp", "linalg_vector_norm",
+                         "linalg__powsum", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype"}) {
+    ops.choose(op, [](const OpCall& call) {
+      return along(listed_dims_or_none(call), {.then = kept(call)});
+    });
+  }
+  ops.choose({"std_mean.correction", "var_mean.correction"}, [](const OpCall& call) {
+    return along(listed_dims_or_none(call), {.then = kept(call), .results = 2});
+  });
+  ops.add({"median", "nanmedian", "norm.Scalar", "norm.ScalarOpt_dtype"}, "a..! ->");
+  ops.add("_aminmax", "a..! -> ,");
+}
+
+// ---- one dim keeps its place ----
+
+void add_scans_and_sorts(RuleTable& ops) {
+  ops.choose("cumsum", [](const OpCall& call) {
+    return along(one_dim(call), {.then = Then::same, .linear = sums_as_it_is(call)});
+  });
+  ops.choose({"cumprod", "logcumsumexp", "_logcumsumexp"}, [](const OpCall& call) {
+    return along(one_dim(call), {.then = Then::same});
+  });
+  ops.choose({"cummax", "cummin", "sort", "sort.stable"}, [](const OpCall& call) {
+    return along(one_dim(call), {.then = Then::same, .results = 2});
+  });
+  ops.choose("topk", [](const OpCall& call) {
+    return along(one_dim(call), {.then = Then::another_size, .results = 2});
+  });
+}
+
+void add_fourier(RuleTable& ops) {
+  ops.choose({"_fft_c2c", "_fft_r2c", "_fft_c2r"}, [](const OpCall& call) {
+    return along(marked(call.integers("dim"), call.shape("self")),
+                 {.then = Then::another_size, .linear = true});
+  });
+}
+
+}  // namespace
+
+void add_reduce_rules(RuleTable& ops) {
+  add_parted(ops);
+  add_whole(ops);
+  add_scans_and_sorts(ops);
+  add_fourier(ops);
+}
+
+}  // namespace meshtorch

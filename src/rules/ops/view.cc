@@ -1,0 +1,474 @@
+// Rules of operators that rearrange, cut or repeat: all linear; the call says what may be split.
+#include <algorithm>
+#include <optional>
+
+#include "rules/table.h"
+
+namespace meshtorch {
+namespace {
+
+// Any arguments and any ranks: nothing is split, and a mistake is left for the operator to report.
+const Rule kWhole = "*_.. -> _..";
+
+constexpr auto kNoPosition = std::string_view::npos;
+
+std::string name(std::size_t index) { return "x" + std::to_string(index); }
+
+std::int64_t rank_of(const Shape& shape) { return static_cast<std::int64_t>(shape.size()); }
+
+bool fits_a_rule(std::int64_t rank) { return rank <= TensorPattern::kMaxDims; }
+
+// The dim that the argument counts, from the front; nothing if there is no such dim.
+std::optional<std::int64_t> wrapped(std::int64_t dim, std::int64_t rank) {
+  if (dim < -rank || dim >= rank) return std::nullopt;
+  return dim < 0 ? dim + rank : dim;
+}
+
+// Which dims the list names; nothing if it names one that there is not.
+std::optional<std::vector<bool>> marked(const std::vector<std::int64_t>& dims, std::int64_t rank) {
+  std::vector<bool> is_marked(static_cast<std::size_t>(rank));
+  for (const std::int64_t dim : dims) {
+    const auto at = wrapped(dim, rank);
+    if (!at) return std::nullopt;
+    is_marked[static_cast<std::size_t>(*at)] = true;
+  }
+  return is_marked;
+}
+
+// One operand and one result, dim by dim.
+struct Line {
+  std::string operand = "*";
+  std::string result = "->";
+
+  void keep(std::size_t d) { add(" " + name(d), " " + name(d)); }
+  void keep_whole(std::size_t d) { add(" " + name(d) + "!", " " + name(d)); }
+  void add(const std::string& from, const std::string& to) {
+    operand += from;
+    result += to;
+  }
+  Rule rule() const { return Rule::parse(operand + " " + result); }
+};
+
+// ---- view ----
+
+std::int64_t count_elements(const Shape& shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) count *= size;
+  return count;
+}
+
+// The sizes with -1 filled in; nothing if they do not fit.
+std::optional<Shape> resolved(Shape sizes, std::int64_t count) {
+  const auto open = std::find(sizes.begin(), sizes.end(), -1);
+  if (open != sizes.end()) {
+    *open = 1;
+    const std::int64_t others = count_elements(sizes);
+    if (others <= 0 || count % others != 0) return std::nullopt;
+    *open = count / others;
+  }
+  if (std::any_of(sizes.begin(), sizes.end(), [](std::int64_t size) { return size < 0; })) {
+    return std::nullopt;
+  }
+  return count_elements(sizes) == count ? std::optional(sizes) : std::nullopt;
+}
+
+// Reads two shapes of equally many elements from the left. Between two places where both begin a
+// dim, the dims of each are made of the same names, if the places of all dims divide each other.
+class ViewRule {
+ public:
+  ViewRule(Shape from, Shape to) : from_(std::move(from)), to_(std::move(to)) {}
+
+  RuleUse use(const std::string& size_argument) {
+    while (next_group()) name_group();
+    RuleUse use{Rule::parse("*" + from_text_ + " ->" + to_text_), {}};
+    use.hints.sizes = sizes_;
+    if (!sizes_.empty()) use.changes = {{LocalChange::Kind::result_sizes, size_argument}};
+    return use;
+  }
+
+ private:
+  // The end of each dim of a group, as the number of blocks of that size before it.
+  using Ends = std::vector<std::int64_t>;
+
+  static void skip_ones(const Shape& shape, std::size_t& at, std::string& text) {
+    for (; at < shape.size() && shape[at] == 1; ++at) text += " 1";
+  }
+
+  bool next_group() {
+    skip_ones(from_, from_at_, from_text_);
+    skip_ones(to_, to_at_, to_text_);
+    from_ends_.clear();
+    to_ends_.clear();
+    if (from_at_ == from_.size() || to_at_ == to_.size()) return false;
+    from_ends_.push_back(from_[from_at_++]);
+    to_ends_.push_back(to_[to_at_++]);
+    while (from_ends_.back() != to_ends_.back()) {
+      const bool from_is_behind = from_ends_.back() < to_ends_.back();
+      Ends& ends = from_is_behind ? from_ends_ : to_ends_;
+      const std::int64_t size = from_is_behind ? from_[from_at_++] : to_[to_at_++];
+      ends.push_back(ends.back() * size);
+    }
+    return true;
+  }
+
+  void name_group() {
+    Ends all;
+    std::set_union(from_ends_.begin(), from_ends_.end(), to_ends_.begin(), to_ends_.end(),
+                   std::back_inserter(all));
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    const bool has_names = divide_each_other(all) && fits(from_ends_, all) && fits(to_ends_, all);
+    std::vector<std::string> names;
+    for (std::size_t i = 0; has_names && i < all.size(); ++i) {
+      names.push_back(name(sizes_.size()));
+      sizes_[names.back()] = i == 0 ? all[0] : all[i] / all[i - 1];
+    }
+    write(from_ends_, all, names, from_text_);
+    write(to_ends_, all, names, to_text_);
+  }
+
+  static bool divide_each_other(const Ends& ends) {
+    for (std::size_t i = 1; i < ends.size(); ++i) {
+      if (ends[i] % ends[i - 1] != 0) return false;
+    }
+    return true;
+  }
+
+  // A compound holds a limited number of names.
+  static bool fits(const Ends& dims, const Ends& all) {
+    std::int64_t begin = 0;
+    for (const std::int64_t end : dims) {
+      const auto is_inside = [&](std::int64_t e) { return e > begin && e <= end; };
+      if (std::count_if(all.begin(), all.end(), is_inside) > DimPattern::kMaxNames) return false;
+      begin = end;
+    }
+    return true;
+  }
+
+  // Each dim as the names that end inside it; without names, as what cannot be split.
+  static void write(const Ends& dims, const Ends& all, const std::vector<std::string>& names,
+                    std::string& text) {
+    std::size_t at = 0;
+    for (const std::int64_t end : dims) {
+      // Inner dims of size 1 end where the dim before them ends.
+      if (at > 0 && all[at - 1] == end) {
+        text += " 1";
+        continue;
+      }
+      std::string parts;
+      const std::size_t first = at;
+      for (; at < all.size() && all[at] <= end; ++at) {
+        if (!names.empty()) parts += (at > first ? " " : "") + names[at];
+      }
+      text += names.empty() ? " _" : at - first > 1 ? " (" + parts + ")" : " " + parts;
+    }
+  }
+
+  Shape from_, to_;
+  std::size_t from_at_ = 0, to_at_ = 0;
+  Ends from_ends_, to_ends_;
+  std::string from_text_, to_text_;
+  std::map<std::string, std::int64_t> sizes_;
+};
+
+RuleUse view(const OpCall& call) {
+  const Shape from = call.shape("self");
+  const std::int64_t count = count_elements(from);
+  const auto to = resolved(call.integers("size"), count);
+  if (!to || count == 0 || !fits_a_rule(rank_of(from)) || !fits_a_rule(rank_of(*to))) {
+    return {kWhole};
+  }
+  const RuleUse use = ViewRule(from, *to).use("size");
+  // A size that only the operator can fill in, which it cannot where a rank has no elements.
+  const bool is_open = call.integers("size") != *to && use.rule.text().find('_') != kNoPosition;
+  return is_open ? RuleUse{kWhole} : use;
+}
+
+// A view of other items: the last dim may change its size.
+RuleUse view_dtype(const OpCall& call) {
+  if (call.shape("self").empty()) return {"_.. -> _.."};
+  return {"a.. _ -> a.. _"};
+}
+
+// ---- operators that keep each dim, or not ----
+
+RuleUse expand(const OpCall& call) {
+  const Shape from = call.shape("self");
+  const Shape to = call.integers("size");
+  if (to.size() < from.size() || !fits_a_rule(rank_of(to))) return {kWhole};
+  const std::size_t added = to.size() - from.size();
+  Line line;
+  for (std::size_t d = 0; d < to.size(); ++d) {
+    if (d < added) {
+      line.add("", " _");
+    } else if (const std::int64_t size = from[d - added]; size == to[d] || to[d] == -1) {
+      line.keep(d);
+    } else {
+      line.add(size == 1 ? " 1" : " _", " _");
+    }
+  }
+  return {line.rule(), {}, ReduceOp::sum, {{LocalChange::Kind::result_sizes, "size"}}};
+}
+
+// Dim d of the result is dim order[d] of the operand.
+Rule permuted(const std::vector<std::size_t>& order) {
+  Line line;
+  for (std::size_t d = 0; d < order.size(); ++d) line.add(" " + name(d), " " + name(order[d]));
+  return line.rule();
+}
+
+RuleUse permute(const OpCall& call) {
+  const std::int64_t rank = rank_of(call.shape("self"));
+  std::vector<std::size_t> order;
+  for (const std::int64_t dim : call.integers("dims")) {
+    const auto at = wrapped(dim, rank);
+    if (!at || std::count(order.begin(), order.end(), static_cast<std::size_t>(*at)) > 0) {
+      return {kWhole};
+    }
+    order.push_back(static_cast<std::size_t>(*at));
+  }
+  if (rank_of(call.integers("dims")) != rank || !fits_a_rule(rank)) return {kWhole};
+  return {permuted(order)};
+}
+
+Rule transposed(std::int64_t rank, std::int64_t dim0, std::int64_t dim1) {
+  const auto a = wrapped(dim0, rank);
+  const auto b = wrapped(dim1, rank);
+  if (!a || !b || !fits_a_rule(rank)) return kWhole;
+  std::vector<std::size_t> order;
+  for (std::int64_t d = 0; d < rank; ++d) order.push_back(static_cast<std::size_t>(d));
+  std::swap(order[static_cast<std::size_t>(*a)], order[static_cast<std::size_t>(*b)]);
+  return permuted(order);
+}
+
+RuleUse transpose(const OpCall& call) {
+  return {transposed(rank_of(call.shape("self")), call.integer("dim0"), call.integer("dim1"))};
+}
+
+RuleUse t(const OpCall& call) {
+  const std::int64_t rank = rank_of(call.shape("self"));
+  return {rank == 2 ? transposed(2, 0, 1) : Rule("*... -> ...")};
+}
+
+// A dim that must go may have size 1 on one rank only, so those that stay must be whole.
+RuleUse squeezed(const Shape& shape, const std::optional<std::vector<bool>>& is_named) {
+  if (!is_named || !fits_a_rule(rank_of(shape))) return {kWhole};
+  Line line;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    if (!(*is_named)[d]) {
+      line.keep(d);
+    } else if (shape[d] == 1) {
+      line.add(" 1", "");
+    } else {
+      line.keep_whole(d);
+    }
+  }
+  return {line.rule()};
+}
+
+RuleUse squeeze(const OpCall& call) {
+  const Shape shape = call.shape("self");
+  return squeezed(shape, std::vector<bool>(shape.size(), true));
+}
+
+RuleUse squeeze_dim(const OpCall& call) {
+  const Shape shape = call.shape("self");
+  if (shape.empty()) return {kWhole};
+  return squeezed(shape, marked({call.integer("dim")}, rank_of(shape)));
+}
+
+RuleUse squeeze_dims(const OpCall& call) {
+  const Shape shape = call.shape("self");
+  if (shape.empty()) return {kWhole};
+  return squeezed(shape, marked(call.integers("dim"), rank_of(shape)));
+}
+
+RuleUse unsqueeze(const OpCall& call) {
+  const auto at = wrapped(call.integer("dim"), rank_of(call.shape("self")) + 1);
+  if (!at) return {kWhole};
+  return {"*a.. b.. -> a.. 1 b..", {.lengths = {{"a", *at}}, .positions = {}, .sizes = {}}};
+}
+
+RuleUse repeat(const OpCall& call) {
+  const Shape shape = call.shape("self");
+  const std::vector<std::int64_t> repeats = call.integers("repeats");
+  if (repeats.size() < shape.size() || !fits_a_rule(rank_of(repeats))) return {kWhole};
+  const std::size_t added = repeats.size() - shape.size();
+  Line line;
+  for (std::size_t d = 0; d < repeats.size(); ++d) {
+    if (d < added) {
+      line.add("", " _");
+    } else if (repeats[d] == 1) {
+      line.keep(d);
+    } else {
+      line.add(" _", " _");
+    }
+  }
+  return {line.rule()};
+}
+
+// The dims of the list are worked on as wholes.
+RuleUse keep_whole(const Shape& shape, const std::vector<std::int64_t>& dims) {
+  const auto is_whole = marked(dims, rank_of(shape));
+  if (!is_whole || !fits_a_rule(rank_of(shape))) return {kWhole};
+  Line line;
+  for (std::size_t d = 0; d < shape.size(); ++d) (*is_whole)[d] ? line.keep_whole(d) : line.keep(d);
+  return {line.rule()};
+}
+
+RuleUse flip(const OpCall& call) { return keep_whole(call.shape("self"), call.integers("dims")); }
+
+RuleUse roll(const OpCall& call) {
+  if (call.integers("dims").empty()) return {kWhole};  // rolls the elements in their order
+  return keep_whole(call.shape("self"), call.integers("dims"));
+}
+
+RuleUse rot90(const OpCall& call) {
+  const Shape shape = call.shape("self");
+  const auto is_turned = marked(call.integers("dims"), rank_of(shape));
+  if (!is_turned || !fits_a_rule(rank_of(shape))) return {kWhole};
+  Line line;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    (*is_turned)[d] ? line.add(" _", " _") : line.keep(d);
+  }
+  return {line.rule()};
+}
+
+// ---- slices ----
+
+RuleUse slice(const OpCall& call) {
+  const Shape shape = call.shape("self");
+  const auto at = wrapped(call.integer("dim"), rank_of(shape));
+  if (!at) return {kWhole};
+  const bool from_start = !call.has("start") || call.integer("start") == 0;
+  const bool to_end =
+      !call.has("end") || call.integer("end") >= shape[static_cast<std::size_t>(*at)];
+  if (from_start && to_end && call.integer("step") == 1) return {"*... -> ..."};
+  return {"*a.. s! b.. -> a.. _ b..", {.lengths = {}, .positions = {{"s", *at}}, .sizes = {}}};
+}
+
+// The gradient of a slice or of a select: zeros in a tensor of `input_sizes`, and one part filled.
+RuleUse into_zeros(Rule rule, std::int64_t dim, std::int64_t rank) {
+  const auto at = wrapped(dim, rank);
+  if (!at) return {kWhole};
+  return {rule,
+          {.lengths = {{"a", *at}}, .positions = {}, .sizes = {}},
+          ReduceOp::sum,
+          {{LocalChange::Kind::result_sizes, "input_sizes"}}};
+}
+
+RuleUse slice_backward(const OpCall& call) {
+  return into_zeros("*a.. _ b.. -> a.. _ b..", call.integer("dim"),
+                    rank_of(call.integers("input_sizes")));
+}
+
+RuleUse select_backward(const OpCall& call) {
+  return into_zeros("*a.. b.. -> a.. _ b..", call.integer("dim"),
+                    rank_of(call.integers("input_sizes")));
+}
+
+RuleUse unfold(const OpCall& call) {
+  const auto at = wrapped(call.integer("dimension"), rank_of(call.shape("self")));
+  if (!at) return {kWhole};
+  return {"*a.. s! b.. -> a.. _ b.. _", {.lengths = {}, .positions = {{"s", *at}}, .sizes = {}}};
+}
+
+RuleUse unfold_backward(const OpCall& call) {
+  return into_zeros("*a.. _ b.. w! -> a.. _ b..", call.integer("dim"),
+                    rank_of(call.integers("input_sizes")));
+}
+
+// ---- diagonals ----
+
+// The tensor has `rank` dims, of which dim1 and dim2 hold the diagonal; its place is the last dim
+// of the other tensor.
+RuleUse diagonal_of(std::int64_t rank, std::int64_t dim1, std::int64_t dim2, bool is_operand) {
+  const auto a = wrapped(dim1, rank);
+  const auto b = wrapped(dim2, rank);
+  if (!a || !b || *a == *b || !fits_a_rule(rank)) return {kWhole};
+  std::string tensor, diagonal;
+  for (std::int64_t d = 0; d < rank; ++d) {
+    const bool is_kept = d != *a && d != *b;
+    tensor += is_kept ? " " + name(static_cast<std::size_t>(d)) : " _";
+    if (is_kept) diagonal += " " + name(static_cast<std::size_t>(d));
+  }
+  diagonal += " _";
+  return {Rule::parse(is_operand ? "*" + tensor + " ->" + diagonal
+                                 : "*" + diagonal + " ->" + tensor)};
+}
+
+RuleUse diagonal(const OpCall& call) {
+  return diagonal_of(rank_of(call.shape("self")), call.integer("dim1"), call.integer("dim2"), true);
+}
+
+RuleUse diag_embed(const OpCall& call) {
+  return diagonal_of(rank_of(call.shape("self")) + 1, call.integer("dim1"), call.integer("dim2"),
+                     false);
+}
+
+RuleUse diagonal_backward(const OpCall& call) {
+  RuleUse use = diagonal_of(rank_of(call.integers("input_sizes")), call.integer("dim1"),
+                            call.integer("dim2"), false);
+  use.changes = {{LocalChange::Kind::result_sizes, "input_sizes"}};
+  return use;
+}
+
+void add_shapes(RuleTable& ops) {
+  ops.choose({"view", "_unsafe_view", "view_copy", "_reshape_copy"}, view);
+  ops.choose({"view.dtype", "view_copy.dtype"}, view_dtype);
+  ops.choose({"expand", "expand_copy"}, expand);
+  ops.choose({"permute", "permute_copy"}, permute);
+  ops.choose({"transpose.int", "transpose_copy.int"}, transpose);
+  ops.choose({"t", "t_copy"}, t);
+  ops.choose({"squeeze", "squeeze_copy"}, squeeze);
+  ops.choose({"squeeze.dim", "squeeze_copy.dim"}, squeeze_dim);
+  ops.choose({"squeeze.dims", "squeeze_copy.dims"}, squeeze_dims);
+  ops.choose({"unsqueeze", "unsqueeze_copy"}, unsqueeze);
+  ops.add({"view_as_real", "view_as_real_copy"}, "*a.. -> a.. _");
+  ops.add({"view_as_complex", "view_as_complex_copy"}, "*a.. _ -> a..");
+}
+
+void add_parts(RuleTable& ops) {
+  for (const char* op : {"select.int", "select_copy.int"}) {
+    ops.add(op, "*a.. s! b.. -> a.. b..").at("s", "dim");
+  }
+  for (const char* op : {"unbind.int", "unbind_copy.int"}) {
+    ops.add(op, "*a.. s! b.. -> a.. b..[]").at("s", "dim");
+  }
+  for (const char* op : {"split.Tensor", "split_copy.Tensor", "split_with_sizes",
+                         "split_with_sizes_copy", "unsafe_split.Tensor",
+                         "unsafe_split_with_sizes"}) {
+    ops.add(op, "*a.. s! b.. -> a.. _ b..[]").at("s", "dim");
+  }
+  ops.add("narrow_copy", "*a.. s! b.. -> a.. _ b..").at("s", "dim");
+  ops.choose({"slice.Tensor", "slice_copy.Tensor"}, slice);
+  ops.choose("slice_backward", slice_backward);
+  ops.choose("select_backward", select_backward);
+  ops.choose({"unfold", "unfold_copy"}, unfold);
+  ops.choose("unfold_backward", unfold_backward);
+  ops.choose({"diagonal", "diagonal_copy"}, diagonal);
+  ops.choose("diag_embed", diag_embed);
+  ops.choose("diagonal_backward", diagonal_backward);
+  ops.add({"tril", "triu"}, "*a.. m! n! -> a.. m! n!");
+  ops.add("trace", "*_ _ ->");
+}
+
+void add_rearrangements(RuleTable& ops) {
+  ops.choose("repeat", repeat);
+  ops.choose("flip", flip);
+  ops.choose("roll", roll);
+  ops.choose("rot90", rot90);
+  ops.add("pixel_shuffle", "*a.. _ _ _ -> a.. _ _ _");
+  // The kernel of LibTorch 2.13 gives other sizes for an empty batch.
+  ops.add("pixel_unshuffle", "*_.. -> _..");
+  ops.add({"channel_shuffle", "native_channel_shuffle"}, "*n c! a.. -> n c! a..");
+}
+
+}  // namespace
+
+void add_view_rules(RuleTable& ops) {
+  add_shapes(ops);
+  add_parts(ops);
+  add_rearrangements(ops);
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,101 @@
+// The table of rules: entries by name, and the rule of one call.
+#include "rules/table.h"
+
+#include <stdexcept>
+
+namespace meshtorch {
+
+RuleEntry& RuleEntry::at(std::string factor, std::string argument) {
+  at_[std::move(factor)] = std::move(argument);
+  return *this;
+}
+
+RuleEntry& RuleEntry::rank(std::string factor, std::string argument) {
+  rank_[std::move(factor)] = std::move(argument);
+  return *this;
+}
+
+RuleEntry& RuleEntry::reduce(ReduceOp op) {
+  contracted_ = op;
+  return *this;
+}
+
+RuleEntry& RuleEntry::local(LocalChange change) {
+  changes_.push_back(std::move(change));
+  return *this;
+}
+
+RuleEntry& RuleEntry::shape_only(std::string tensor) {
+  shape_only_.push_back(std::move(tensor));
+  return *this;
+}
+
+RuleEntry& RuleEntry::needs_elements(bool needed) {
+  needs_elements_ = needed;
+  return *this;
+}
+
+RuleUse RuleEntry::use(const OpCall& call) const {
+  if (choose_) {
+    RuleUse use = choose_(call);
+    use.needs_elements |= needs_elements_;
+    return use;
+  }
+  RuleUse use{*rule_, {}, contracted_, changes_, shape_only_, needs_elements_};
+  for (const auto& [factor, argument] : at_) use.hints.positions[factor] = call.integer(argument);
+  for (const auto& [factor, argument] : rank_) {
+    use.hints.lengths[factor] = static_cast<std::int64_t>(call.integers(argument).size());
+  }
+  return use;
+}
+
+std::string RuleEntry::describe() const { return choose_ ? "chosen by shape" : rule_->to_string(); }
+
+RuleEntry& RuleTable::add(std::string_view op, Rule rule) {
+  const auto [entry, is_new] = entries_.emplace(std::string(op), RuleEntry(rule));
+  if (!is_new) throw std::logic_error("meshtorch: two rules for " + std::string(op));
+  return entry->second.needs_elements(kernels_need_elements_);
+}
+
+void RuleTable::add(std::initializer_list<std::string_view> ops, Rule rule) {
+  for (const std::string_view op : ops) add(op, rule);
+}
+
+RuleEntry& RuleTable::choose(std::string_view op, std::function<RuleUse(const OpCall&)> choose) {
+  const auto [entry, is_new] = entries_.emplace(std::string(op), RuleEntry(std::move(choose)));
+  if (!is_new) throw std::logic_error("meshtorch: two rules for " + std::string(op));
+  return entry->second.needs_elements(kernels_need_elements_);
+}
+
+void RuleTable::choose(std::initializer_list<std::string_view> ops,
+                       const std::function<RuleUse(const OpCall&)>& choose_rule) {
+  for (const std::string_view op : ops) choose(op, choose_rule);
+}
+
+const RuleEntry* RuleTable::find(std::string_view op) const {
+  const auto found = entries_.find(op);
+  return found == entries_.end() ? nullptr : &found->second;
+}
+
+const RuleTable& rule_table() {
+  static const RuleTable table = [] {
+    RuleTable ops;
+    add_pointwise_rules(ops);
+    add_matmul_rules(ops);
+    add_reduce_rules(ops);
+    add_view_rules(ops);
+    add_join_rules(ops);
+    add_index_rules(ops);
+    add_loss_rules(ops);
+    add_factory_rules(ops);
+    add_optimizer_rules(ops);
+    ops.kernels_need_elements(true);
+    add_norm_rules(ops);
+    add_conv_rules(ops);
+    add_attention_rules(ops);
+    return ops;
+  }();
+  return table;
+}
+
+}  // namespace meshtorch

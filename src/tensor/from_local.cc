@@ -1,0 +1,81 @@
+// Making a distributed tensor of the shards that the ranks have.
+#include "tensor/from_local.h"
+
+#include <ATen/ATen.h>
+
+#include <numeric>
+
+#include "meshtorch/collectives.h"
+#include "redistribute/transfer.h"
+#include "tensor/meta.h"
+
+namespace meshtorch {
+namespace {
+
+std::vector<int> all_axes(const MeshImpl& mesh) {
+  std::vector<int> axes(mesh.shape().size());
+  std::iota(axes.begin(), axes.end(), 0);
+  return axes;
+}
+
+}  // namespace
+
+Shape shape_of_equal_shards(c10::IntArrayRef local, const Layout& layout) {
+  Shape shape = local.vec();
+  for (std::size_t axis = 0; axis < layout.placements.size(); ++axis) {
+    const Placement& p = layout.placements[axis];
+    if (p.is_shard()) shape[static_cast<std::size_t>(p.dim())] *= layout.mesh->shape()[axis];
+  }
+  return shape;
+}
+
+Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout, const std::optional<Shape>& claimed) {
+  constexpr std::int64_t kMaxDims = 24;
+  const MeshImpl& mesh = *layout.mesh;
+  if (!mesh.coordinate()) return claimed.value_or(shape_of_equal_shards(local.sizes(), layout));
+  TORCH_CHECK_VALUE(local.dim() <= kMaxDims, "meshtorch: from_local checks tensors of at most ", kMaxDims, " dims");
+
+  // What every rank must know of every other: dims, type, layout, sizes.
+  std::vector<std::int64_t> mine(static_cast<std::size_t>(kMaxDims) + 3);
+  mine[0] = local.dim();
+  mine[1] = static_cast<std::int64_t>(local.scalar_type());
+  mine[2] = static_cast<std::int64_t>(hash_value(layout.placements) & 0x7FFFFFFFFFFFFFFFULL);
+  std::copy(local.sizes().begin(), local.sizes().end(), mine.begin() + 3);
+  const std::vector<int> axes = all_axes(mesh);
+  const at::Tensor table = all_gather_tensor(at::tensor(mine, at::kLong).unsqueeze(0), 0, mesh.group(axes)).contiguous();
+  const auto* rows = table.const_data_ptr<std::int64_t>();
+  const auto row = [&](std::size_t member) { return rows + member * mine.size(); };
+  const std::vector<Shape> members = group_members(mesh.shape(), axes, coordinate_in(mesh));
+
+  std::vector<Shape> shards;
+  for (std::size_t m = 0; m < members.size(); ++m) {
+    TORCH_CHECK_VALUE(row(m)[0] == row(0)[0], "meshtorch: from_local: the shards have different numbers of dims\n  rank ", mesh.ranks()[0], ": ",
+                      row(0)[0], "\n  rank ", mesh.ranks()[m], ": ", row(m)[0]);
+    TORCH_CHECK_VALUE(row(m)[1] == row(0)[1], "meshtorch: from_local: the shards have different types\n  rank ", mesh.ranks()[0], ": ",
+                      c10::toString(static_cast<at::ScalarType>(row(0)[1])), "\n  rank ", mesh.ranks()[m], ": ",
+                      c10::toString(static_cast<at::ScalarType>(row(m)[1])));
+    TORCH_CHECK_VALUE(row(m)[2] == row(0)[2], "meshtorch: from_local: rank ", mesh.ranks()[m], " passed other placements than rank ", mesh.ranks()[0]);
+    shards.emplace_back(row(m) + 3, row(m) + 3 + row(m)[0]);
+  }
+  // The size of a split dim is the sum over the ranks that split it, with coordinate 0 on the other axes.
+  Shape shape(shards[0].size(), 0);
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    for (std::size_t m = 0; m < members.size(); ++m) {
+      bool counts = true;
+      for (std::size_t axis = 0; axis < axes.size(); ++axis) {
+        counts &= members[m][axis] == 0 || layout.placements[axis].is_shard(static_cast<std::int64_t>(dim));
+      }
+      if (counts) shape[dim] += shards[m][dim];
+    }
+  }
+  if (claimed) shape = *claimed;
+  for (std::size_t m = 0; m < members.size(); ++m) {
+    const Shape expected = local_shape(shape, layout.placements, mesh.shape(), members[m]);
+    TORCH_CHECK_VALUE(shards[m] == expected, "meshtorch: from_local: the shard of rank ", mesh.ranks()[m], " does not fit\n  it is ",
+                      c10::IntArrayRef(shards[m]), ", but of ", c10::IntArrayRef(shape), " under ", to_string(layout.placements), " it would be ",
+                      c10::IntArrayRef(expected), "\n  do: split as torch::chunk does, or give the shape that the shards come from");
+  }
+  return shape;
+}
+
+}  // namespace meshtorch

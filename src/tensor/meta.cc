@@ -1,0 +1,91 @@
+// Wrapping a local tensor as a DTensor.
+#include "tensor/meta.h"
+
+#include <c10/core/AutogradState.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace meshtorch {
+
+c10::intrusive_ptr<c10::BackendMeta> DTensorMeta::clone(const c10::intrusive_ptr<c10::BackendMeta>&) const {
+  auto copy = c10::make_intrusive<DTensorMeta>();
+  copy->local = local;
+  copy->layout = layout;
+  copy->mesh = mesh;
+  copy->write_back = write_back;
+  return copy;
+}
+
+at::Tensor wrap(at::Tensor local, const Layout* layout, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  // In-place changes to views are differentiated by replaying the view operators: strides mean nothing for a split tensor.
+  c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
+  const c10::DispatchKeySet keys = local.key_set().add(kMeshKey).add(kCompositeKey);
+  auto impl = c10::make_intrusive<c10::TensorImpl>(keys, local.dtype(), local.device());
+  impl->set_sizes_and_strides(sizes, strides);
+  auto meta = c10::make_intrusive<DTensorMeta>();
+  meta->mesh = layout->mesh->shared_from_this();
+  meta->layout = layout;
+  meta->local = std::move(local);
+  impl->set_backend_meta(std::move(meta));
+  impl->set_storage_access_should_throw();
+  return at::Tensor(std::move(impl));
+}
+
+void adopt(const at::Tensor& self, const at::Tensor& other) {
+  c10::TensorImpl* impl = self.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(other.sizes(), other.strides());
+  const DTensorMeta* from = meta_of(other);
+  DTensorMeta* to = meta_of(self);
+  to->local = from->local;
+  to->layout = from->layout;
+  to->mesh = from->mesh;
+}
+
+Shape dense_strides(c10::IntArrayRef sizes) {
+  Shape strides(sizes.size());
+  std::int64_t next = 1;
+  for (std::size_t dim = sizes.size(); dim-- > 0;) {
+    strides[dim] = next;
+    next *= std::max<std::int64_t>(sizes[dim], 1);
+  }
+  return strides;
+}
+
+Shape dense_strides_like(c10::IntArrayRef sizes, c10::IntArrayRef like) {
+  std::vector<std::size_t> inner_first(sizes.size());
+  std::iota(inner_first.begin(), inner_first.end(), 0);
+  std::stable_sort(inner_first.begin(), inner_first.end(), [&](std::size_t a, std::size_t b) {
+    // Of equal strides the later dim is the inner one.
+    return like[a] != like[b] ? like[a] < like[b] : a > b;
+  });
+  Shape strides(sizes.size());
+  std::int64_t next = 1;
+  for (const std::size_t dim : inner_first) {
+    strides[dim] = next;
+    next *= std::max<std::int64_t>(sizes[dim], 1);
+  }
+  return strides;
+}
+
+Shape coordinate_in(const MeshImpl& mesh) { return mesh.coordinate().value_or(Shape(mesh.shape().size(), 0)); }
+
+Shape local_shape_of(c10::IntArrayRef sizes, const Layout& layout) {
+  return local_shape(sizes.vec(), layout.placements, layout.mesh->shape(), coordinate_in(*layout.mesh));
+}
+
+const Layout* checked_layout(MeshImpl& mesh, const Placements& placements, std::int64_t tensor_rank) {
+  TORCH_CHECK_VALUE(placements.size() == mesh.shape().size(),
+                    "meshtorch: `placements` must have the same length as the mesh has axes\n  placements: ", to_string(placements),
+                    "\n  mesh: ", mesh.shape().size(), mesh.shape().size() == 1 ? " axis" : " axes");
+  Placements normalized;
+  for (const Placement& p : placements) {
+    TORCH_CHECK_VALUE(!p.is_shard() || (p.dim() >= -tensor_rank && p.dim() < tensor_rank), "meshtorch: placement ", p.to_string(),
+                      " splits dim ", p.dim(), ", but the tensor has ", tensor_rank, tensor_rank == 1 ? " dim" : " dims",
+                      "\n  placements: ", to_string(placements));
+    normalized.push_back(p.normalized(tensor_rank));
+  }
+  return mesh.layout(normalized);
+}
+
+}  // namespace meshtorch

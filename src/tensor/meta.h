@@ -1,0 +1,55 @@
+// What makes a TensorImpl a DTensor: its local tensor and its layout, kept in the impl's backend meta.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+
+#include <memory>
+
+#include "comm/mesh_impl.h"
+#include "core/shard.h"
+#include "dispatch/key.h"
+#include "tensor/layout.h"
+
+namespace meshtorch {
+
+// How to write into the tensor that a view was taken of, when the view could not share its memory.
+struct WriteBack;
+
+struct DTensorMeta final : c10::BackendMeta {
+  at::Tensor local;
+  const Layout* layout = nullptr;
+  std::shared_ptr<MeshImpl> mesh;  // keeps the layout alive
+  std::shared_ptr<const WriteBack> write_back;
+
+  // set_data() and its kin copy the meta: each tensor has its own.
+  c10::intrusive_ptr<c10::BackendMeta> clone(const c10::intrusive_ptr<c10::BackendMeta>& self) const override;
+};
+
+// Null if the tensor is not a DTensor.
+inline DTensorMeta* meta_of(const at::Tensor& tensor) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (!impl->key_set().has(kMeshKey)) return nullptr;
+  return static_cast<DTensorMeta*>(impl->get_backend_meta());
+}
+
+// A DTensor of the given global sizes and strides. `local` must be a plain tensor without a graph.
+at::Tensor wrap(at::Tensor local, const Layout* layout, c10::IntArrayRef sizes, c10::IntArrayRef strides);
+
+// The same DTensor object with the data, layout and sizes of another one: what in-place shape changes and out= do.
+void adopt(const at::Tensor& self, const at::Tensor& other);
+
+// Strides of a dense tensor of these sizes, in the order of `like` (any strides of the same rank); row-major without it.
+Shape dense_strides(c10::IntArrayRef sizes);
+Shape dense_strides_like(c10::IntArrayRef sizes, c10::IntArrayRef like);
+
+// The shape of this rank's shard. A rank outside the mesh holds a tensor of the shape that coordinate 0 holds, and takes no part in
+// any communication, so that the program of all ranks is the same.
+Shape local_shape_of(c10::IntArrayRef sizes, const Layout& layout);
+// This rank's coordinate, 0 on every axis for a rank outside the mesh.
+Shape coordinate_in(const MeshImpl& mesh);
+
+// Checks placements against the mesh and the rank of a tensor, and gives the layout. Throws ValueError.
+const Layout* checked_layout(MeshImpl& mesh, const Placements& placements, std::int64_t tensor_rank);
+
+}  // namespace meshtorch

@@ -1,0 +1,49 @@
+// Redistribution as a differentiable function of distributed tensors.
+#include "tensor/redistribute.h"
+
+#include <ATen/ATen.h>
+
+#include "autograd/differentiable.h"
+#include "comm/pending.h"
+#include "redistribute/execute/execute.h"
+#include "tensor/meta.h"
+
+namespace meshtorch {
+namespace {
+
+at::Tensor moved(const at::Tensor& tensor, const Layout* to, const RedistributeOptions& options) {
+  const DTensorMeta& meta = *meta_of(tensor);
+  at::Tensor local = meta.local;
+  if (options.forward_dtype) local = local.to(*options.forward_dtype);
+  at::Tensor result = redistribute_local(local, tensor.sizes().vec(), *meta.layout, *to);
+  if (!options.async_op) wait_pending(result);
+  // The result is a tensor of its own: writing to it must not change the source.
+  if (!is_pending_tensor(result) && result.is_alias_of(meta.local)) {
+    result = &*to == meta.layout ? result.alias() : result.clone(at::MemoryFormat::Contiguous);
+  }
+  return wrap(std::move(result), to, tensor.sizes(), tensor.strides());
+}
+
+}  // namespace
+
+Placements gradient_placements(const Placements& placements) {
+  Placements gradient = placements;
+  for (Placement& p : gradient) {
+    if (p.is_partial()) p = Replicate();
+  }
+  return gradient;
+}
+
+at::Tensor redistribute_tensor(const at::Tensor& tensor, const Layout* to, const RedistributeOptions& options) {
+  const Layout* from = meta_of(tensor)->layout;
+  const at::ScalarType dtype = tensor.scalar_type();
+  const Layout* back = from->mesh->layout(gradient_placements(from->placements));
+  return differentiable(
+      "RedistributeBackward", tensor, [=](const at::Tensor& x) { return moved(x, to, options); },
+      [=](const at::Tensor& gradient) {
+        const at::Tensor result = redistribute_tensor(gradient, back, {.async_op = options.async_op, .forward_dtype = options.backward_dtype});
+        return result.scalar_type() == dtype ? result : result.to(dtype);
+      });
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,16 @@
+// Redistribution as a differentiable function of distributed tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "meshtorch/dtensor.h"
+#include "tensor/layout.h"
+
+namespace meshtorch {
+
+// How the gradient of a tensor lies: like the tensor, whole where it is a pending reduction.
+Placements gradient_placements(const Placements& placements);
+
+at::Tensor redistribute_tensor(const at::Tensor& tensor, const Layout* to, const RedistributeOptions& options);
+
+}  // namespace meshtorch

@@ -1,0 +1,58 @@
+// Views of distributed tensors, and writes to those that are copies.
+#include "tensor/write_back.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
+
+#include "redistribute/execute/execute.h"
+
+namespace meshtorch {
+namespace {
+
+at::Tensor whole(const at::Tensor& tensor) {
+  const DTensorMeta& meta = *meta_of(tensor);
+  const Layout* replicated = meta.layout->mesh->layout(Placements(meta.layout->placements.size()));
+  return redistribute_local(meta.local, tensor.sizes().vec(), *meta.layout, *replicated);
+}
+
+// The shard of the base after the view's value has been put in its place.
+at::Tensor base_with(const at::Tensor& view, const WriteBack& way) {
+  const DTensorMeta& base = *meta_of(way.base);
+  const Layout* replicated = base.layout->mesh->layout(Placements(base.layout->placements.size()));
+  const at::Tensor full = at::empty_strided(way.base.sizes(), way.base.strides(), base.local.options()).copy_(whole(way.base));
+  torch::jit::Stack stack = way.arguments;
+  stack[0] = full;
+  way.op.callBoxed(&stack);
+  const at::Tensor part = stack[0].isTensor() ? stack[way.result].toTensor() : stack[0].toTensorVector()[way.result];
+  part.copy_(whole(view));
+  return redistribute_local(full, way.base.sizes().vec(), *replicated, *base.layout);
+}
+
+}  // namespace
+
+at::Tensor wrap_view(at::Tensor local, const ResultPlan& plan, const at::Tensor& base, bool moved, const c10::OperatorHandle& op,
+                     const torch::jit::Stack& arguments, std::size_t result) {
+  // A view of a normal tensor is a normal tensor, also under inference mode: it shares the version counter.
+  const c10::InferenceMode mode(c10::InferenceMode::is_enabled() && base.is_inference());
+  using Kind = WriteBack::Kind;
+  const DTensorMeta& meta = *meta_of(base);
+  const Kind kind = moved ? Kind::moved : local.is_alias_of(meta.local) ? Kind::shared : Kind::reshaped;
+  at::Tensor view = wrap(std::move(local), plan.layout, plan.sizes, plan.strides);
+  if (kind != Kind::shared || meta.write_back) {
+    meta_of(view)->write_back = std::make_shared<WriteBack>(WriteBack{kind, base, op, arguments, result});
+  }
+  return view;
+}
+
+void write_through(const at::Tensor& view) {
+  const WriteBack& way = *meta_of(view)->write_back;
+  const DTensorMeta& base = *meta_of(way.base);
+  if (way.kind == WriteBack::Kind::moved) {
+    base.local.copy_(base_with(view, way));
+  } else if (way.kind == WriteBack::Kind::reshaped) {
+    base.local.copy_(meta_of(view)->local.reshape(base.local.sizes()));
+  }
+  if (base.write_back) write_through(way.base);
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,33 @@
+// Views of distributed tensors. Where a view cannot share the memory of what it was taken of, writes to it are carried back.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include "dispatch/decision.h"
+#include "tensor/meta.h"
+
+namespace meshtorch {
+
+struct WriteBack {
+  // How the view's local tensor relates to that of its base. `moved` is the same on every rank; the others are this rank's own matter.
+  enum class Kind : std::uint8_t {
+    shared,    // the same memory
+    reshaped,  // a copy of another shape, made from the same shard
+    moved,     // the base was redistributed first
+  };
+  Kind kind;
+  at::Tensor base;
+  c10::OperatorHandle op;
+  torch::jit::Stack arguments;  // of the view operator
+  std::size_t result;           // which of its results the view is
+};
+
+// Wraps a result of a view operator on `base`, which was redistributed first if `moved`.
+at::Tensor wrap_view(at::Tensor local, const ResultPlan& plan, const at::Tensor& base, bool moved, const c10::OperatorHandle& op,
+                     const torch::jit::Stack& arguments, std::size_t result);
+
+// Carries what was written to `view` back to the tensor that it is a view of. All ranks of the mesh call it.
+void write_through(const at::Tensor& view);
+
+}  // namespace meshtorch
