@@ -28,6 +28,7 @@ test: build      ## build and run all tests
 
 bench: build     ## run the benchmarks
 	@$(BUILD)/benchmarks/comm_benchmark
+	@$(BUILD)/benchmarks/operator_benchmark
 
 format:          ## format the sources in place
 	@tools/format.sh

@@ -1,6 +1,8 @@
 // Collectives of thread ranks: each reads its peers' inputs in place and writes its own outputs.
 #include "comm/threads_backend.h"
 
+#include <ATen/ops/empty_like.h>
+
 #include <algorithm>
 
 #include "comm/completed_work.h"
@@ -9,6 +11,8 @@
 
 namespace meshtorch {
 namespace {
+
+constexpr int64_t kSmallNumel = 1 << 14;
 
 std::string describe(const at::Tensor& t) { return c10::str(c10::toString(t.scalar_type()), t.sizes()); }
 
@@ -87,22 +91,39 @@ ThreadsBackend::WorkPtr ThreadsBackend::broadcast(Tensors& tensors, const c10d::
               });
 }
 
-// In place: each rank reduces one part of all inputs into its own tensor; when all have, it copies the other
-// parts.
 ThreadsBackend::WorkPtr ThreadsBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   const c10d::AllreduceCoalescedOptions coalesced{{opts}};
   return allreduce_coalesced(tensors, coalesced);
 }
 
+// In place. Of small tensors each rank reduces the whole by itself, which saves a meeting; of others it
+// reduces one part of all inputs into its own tensor, and when all have, copies the other parts.
 ThreadsBackend::WorkPtr ThreadsBackend::allreduce_coalesced(Tensors& tensors,
                                                             const c10d::AllreduceCoalescedOptions& opts) {
   const c10d::ReduceOp::RedOpType op = opts.reduceOp.op_;
   check_reducible(op, tensors);
   Tensors buffers;
   for (const at::Tensor& t : tensors) buffers.push_back(flat(t));
+  const std::string signature = c10::str(describe(tensors), ", ", reduce_op_name(op));
+  const auto is_small = [](const at::Tensor& t) { return t.numel() <= kSmallNumel; };
+  if (std::all_of(tensors.begin(), tensors.end(), is_small)) {
+    Tensors sums;
+    auto work = meet("all_reduce", signature, {buffers, {}}, [&](const Peers& peers) {
+      for (std::size_t i = 0; i < buffers.size(); ++i) {
+        Tensors terms;
+        for (int r = 0; r < size_; ++r) terms.push_back(peers(r).inputs[i]);
+        sums.push_back(at::empty_like(buffers[i]));
+        reduce_into(sums.back(), terms, op);
+      }
+    });
+    // Nobody reads this rank's tensors any more.
+    const at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < sums.size(); ++i) tensors[i].copy_(sums[i].view(tensors[i].sizes()));
+    return work;
+  }
   const auto my_part = [&](const at::Tensor& t, int rank) { return part(t, chunk(t.numel(), size_, rank)); };
   return meet(
-      "all_reduce", c10::str(describe(tensors), ", ", reduce_op_name(op)), {buffers, {}},
+      "all_reduce", signature, {buffers, {}},
       [&](const Peers& peers) {
         for (std::size_t i = 0; i < buffers.size(); ++i) {
           Tensors terms;

@@ -1,5 +1,7 @@
 // Collectives that reduce: all_reduce, reduce_scatter_tensor and their coalesced forms, against plain
 // operators.
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
 #include "rank_data.h"
 
 namespace meshtorch::testing {
@@ -50,12 +52,29 @@ TEST_P(Reduce, AllReduceTakesScalarsEmptyAndStridedTensors) {
   });
 }
 
+TEST_P(Reduce, AllReduceTakesLargeTensors) {
+  on_all([](int rank, int n) {
+    const auto terms = samples(n, {131, 151}, at::kLong);
+    const torch::Tensor mine = terms[static_cast<std::size_t>(rank)];
+    EXPECT_TRUE(is_equal(mt::all_reduce(mine, "sum", {}), reduced(terms, "sum")));
+    EXPECT_TRUE(is_equal(mt::all_reduce(mine.t(), "max", {}), reduced(terms, "max").t()));
+    EXPECT_TRUE(is_equal(mt::all_reduce_coalesced({mine[0], mine}, "min", {})[1], reduced(terms, "min")));
+    // A user's own call, in place, on a tensor with gaps.
+    const torch::Tensor turned = mine.clone().t();
+    std::vector<torch::Tensor> tensors{turned};
+    if (!ranks_are_processes()) mt::Group().process_group()->allreduce(tensors)->wait();
+    if (!ranks_are_processes()) EXPECT_TRUE(is_equal(turned, reduced(terms, "sum").t()));
+  });
+}
+
 TEST_P(Reduce, AllReduceGivesTheSameBitsOnEveryRank) {
   on_all([](int rank, int n) {
-    auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(rank) + 7);
-    const torch::Tensor sum = mt::all_reduce(torch::randn({1001}, generator), "sum", {});
-    const torch::Tensor rows = mt::all_gather_tensor(sum.unsqueeze(0), 0, {});
-    for (int r = 0; r < n; ++r) EXPECT_TRUE(is_equal(rows[r], rows[0]));
+    for (const std::int64_t size : {1001, 20001}) {
+      auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(rank) + 7);
+      const torch::Tensor sum = mt::all_reduce(torch::randn({size}, generator), "sum", {});
+      const torch::Tensor rows = mt::all_gather_tensor(sum.unsqueeze(0), 0, {});
+      for (int r = 0; r < n; ++r) EXPECT_TRUE(is_equal(rows[r], rows[0]));
+    }
   });
 }
 
