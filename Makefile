@@ -4,7 +4,7 @@ BUILD  := build/$(PRESET)
 JOBS   ?= $(shell nproc)
 export MESHTORCH_PYTHON MESHTORCH_PIP_ARGS CMAKE_PREFIX_PATH
 
-.PHONY: help setup build demo test bench format format-check tidy install-check clean distclean
+.PHONY: help setup build demo test bench format format-check tidy clean distclean
 .DEFAULT_GOAL := help
 
 help:            ## show this list
@@ -28,6 +28,7 @@ test: build      ## build and run all tests
 
 bench: build     ## run the benchmarks
 	@$(BUILD)/benchmarks/comm_benchmark
+	@$(BUILD)/benchmarks/operator_benchmark
 
 format:          ## format the sources in place
 	@tools/format.sh

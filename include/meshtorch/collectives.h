@@ -1,7 +1,9 @@
-// Collectives on plain tensors, out of place. Results may still be under way: they wait by themselves at first use.
+// Collectives on plain tensors, out of place. Results may still be under way: they wait by themselves at
+// first use. Until then the input of a collective that moves data must not be changed in place.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -20,6 +22,7 @@ struct Reduction {
   Reduction(ReduceOp value) : op(value) {}
   Reduction(const char* name) : op(parse_reduce_op(name)) {}
   Reduction(std::string_view name) : op(parse_reduce_op(name)) {}
+  Reduction(const std::string& name) : op(parse_reduce_op(name)) {}
   ReduceOp op;
 };
 
@@ -36,18 +39,21 @@ bool is_pending(const at::Tensor& tensor);
 at::Tensor all_reduce(const at::Tensor& self, Reduction op, const Group& group);
 Tensors all_reduce_coalesced(const Tensors& self, Reduction op, const Group& group);
 
-// All ranks' tensors put together along `dim`. They have one shape, or differ in `dim` as `sizes`, one for each rank, says.
-at::Tensor all_gather_tensor(const at::Tensor& self, std::int64_t dim, const Group& group, const Splits& sizes = {});
+// All ranks' tensors put together along `dim`. They have one shape, or differ in `dim` as `sizes`, one for
+// each rank, says.
+at::Tensor all_gather_tensor(const at::Tensor& self, std::int64_t dim, const Group& group,
+                             const Splits& sizes = {});
 // Several at once, along dim 0.
 Tensors all_gather_into_tensor_coalesced(const Tensors& self, const Group& group);
 
-// This rank's part of the reduction, split along `dim` as torch::chunk splits: if the size does not divide, the last parts are
-// short or empty.
+// This rank's part of the reduction, split along `dim` as torch::chunk splits: if the size does not divide,
+// the last parts are short or empty.
 at::Tensor reduce_scatter_tensor(const at::Tensor& self, Reduction op, std::int64_t dim, const Group& group);
-Tensors reduce_scatter_tensor_coalesced(const Tensors& self, Reduction op, const Splits& dims, const Group& group);
+Tensors reduce_scatter_tensor_coalesced(const Tensors& self, Reduction op, const Splits& dims,
+                                        const Group& group);
 
-// Sends input_splits[r] rows of dim 0 to rank r, and puts what comes from each rank, output_splits[r] rows, together. Empty splits:
-// equal ones.
+// Sends input_splits[r] rows of dim 0 to rank r, and puts what comes from each rank, output_splits[r] rows,
+// together. Empty splits: equal ones.
 at::Tensor all_to_all_single(const at::Tensor& self, const Splits& output_splits, const Splits& input_splits,
                              const Group& group);
 
@@ -66,11 +72,12 @@ Tensors all_reduce_coalesced_autograd(const Tensors& self, Reduction op, const G
 at::Tensor all_gather_tensor_autograd(const at::Tensor& self, std::int64_t dim, const Group& group,
                                       const Splits& sizes = {});
 Tensors all_gather_into_tensor_coalesced_autograd(const Tensors& self, const Group& group);
-at::Tensor reduce_scatter_tensor_autograd(const at::Tensor& self, Reduction op, std::int64_t dim, const Group& group);
+at::Tensor reduce_scatter_tensor_autograd(const at::Tensor& self, Reduction op, std::int64_t dim,
+                                          const Group& group);
 Tensors reduce_scatter_tensor_coalesced_autograd(const Tensors& self, Reduction op, const Splits& dims,
                                                  const Group& group);
-at::Tensor all_to_all_single_autograd(const at::Tensor& self, const Splits& output_splits, const Splits& input_splits,
-                                      const Group& group);
+at::Tensor all_to_all_single_autograd(const at::Tensor& self, const Splits& output_splits,
+                                      const Splits& input_splits, const Group& group);
 at::Tensor broadcast_autograd(const at::Tensor& self, int source, const Group& group);
 at::Tensor permute_tensor_autograd(const at::Tensor& self, const RankPairs& pairs, const Group& group);
 

@@ -9,7 +9,8 @@
 
 namespace meshtorch {
 
-// The collectives that are told apart. to_string gives PyTorch's names: "all_reduce", "all_gather_into_tensor", …
+// The collectives that are told apart. to_string gives PyTorch's names: "all_reduce",
+// "all_gather_into_tensor", …
 enum class Collective : std::uint8_t {
   all_reduce,
   all_reduce_coalesced,
@@ -47,6 +48,8 @@ class CommCounts {
   std::int64_t total() const;
   const std::map<Collective, CommStatistics>& statistics() const { return statistics_; }
   CommStatistics& at(Collective collective) { return statistics_[collective]; }
+  // Adds time to a collective that was counted; one that began before counting did adds nothing.
+  void spend(Collective collective, double seconds);
   void clear() { statistics_.clear(); }
 
  private:
@@ -55,8 +58,8 @@ class CommCounts {
 
 struct CommDebugState;
 
-// Counts the collectives of this rank, forward and backward, whoever issues them, from its construction to its end. Modes nest: each
-// counts by itself.
+// Counts the collectives of this rank, forward and backward, whoever issues them, from its construction to
+// its end. Modes nest: each counts by itself.
 class CommDebugMode {
  public:
   CommDebugMode();

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <iosfwd>
 #include <memory>
 #include <optional>
@@ -21,8 +22,8 @@ namespace meshtorch {
 
 class MeshImpl;
 
-// A handle to an immutable mesh; copies are cheap. Every rank of the world may hold a mesh; only its members take part in what
-// happens on it.
+// A handle to an immutable mesh; copies are cheap. Every rank of the world may hold a mesh; only its members
+// take part in what happens on it.
 class DeviceMesh {
  public:
   using Names = std::vector<std::string>;
@@ -30,7 +31,8 @@ class DeviceMesh {
   // The mesh of an integer tensor of ranks, or of a list of them (one axis).
   DeviceMesh(c10::DeviceType device_type, const at::Tensor& ranks, const Names& names = {});
   DeviceMesh(c10::DeviceType device_type, const std::vector<std::int64_t>& ranks, const Names& names = {});
-  // The mesh of one axis that a group spans.
+  // The mesh of one axis that a group spans. It uses that group; of a process group made elsewhere the ranks
+  // count from 0.
   static DeviceMesh from_group(const Group& group, c10::DeviceType device_type, const Names& names = {});
   explicit DeviceMesh(std::shared_ptr<MeshImpl> impl);
 
@@ -61,11 +63,14 @@ class DeviceMesh {
   Group get_group(const std::string& axis) const;
   std::vector<Group> get_all_groups() const;
 
-  // The part of the mesh that runs along the named axes and holds this rank. A name made by flatten() works too.
+  // The part of the mesh that runs along the named axes and holds this rank. A name made by flatten() works
+  // too.
   DeviceMesh operator[](const std::string& name) const;
   DeviceMesh operator[](const Names& names) const;
-  // The axes of this mesh as one axis of the given name (default: the names joined by "_"). The name can be used for slicing
-  // the mesh that this one was cut from.
+  // mesh[{"dp", "tp"}]: without it, two literals could also mean the two ends of one std::string.
+  DeviceMesh operator[](std::initializer_list<const char*> names) const;
+  // The axes of this mesh as one axis of the given name (default: the names joined by "_"). The name can be
+  // used for slicing the mesh that this one was cut from.
   DeviceMesh flatten(const std::string& name = {}) const;
 
   // "DeviceMesh((dp=2, tp=2), [[0, 1], [2, 3]], cpu)"

@@ -15,19 +15,21 @@ class Store;
 namespace meshtorch {
 
 struct InitOptions {
-  // "gloo", "nccl", "threads" or "fake". Empty: "nccl" where LibTorch has CUDA and a device is there, else "gloo".
+  // "gloo", "nccl", "threads" or "fake". Empty: "nccl" where LibTorch has CUDA and a device is there, else
+  // "gloo".
   std::string backend = {};
   // "env://", "tcp://host:port", "file:///path" (both also with ?rank=R&world_size=N), or "threads://name".
   std::string init_method = "env://";
-  // Override what the environment or the address says.
+  // Taken from the address or the environment if not given; what is said twice must agree.
   int rank = -1;
   int world_size = -1;
   // How long a collective may take before it is an error on every rank that waits.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
-// Joins the world. From the environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT as torchrun and
-// meshtorch-run set them, or else what MPI or Slurm set. Throws an error that names the variable that is missing or wrong.
+// Joins the world. From the environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT as
+// torchrun and meshtorch-run set them, or else what MPI or Slurm set. Throws an error that names the variable
+// that is missing or wrong.
 void init_process_group(const InitOptions& options = {});
 // Joins the world through a store that the caller made; options.rank and options.world_size must be given.
 void init_process_group(const c10::intrusive_ptr<c10d::Store>& store, const InitOptions& options);

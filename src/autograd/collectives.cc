@@ -1,5 +1,6 @@
 // Differentiable collectives: each backward is the adjoint collective, itself differentiable.
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/saved_variable.h>
 
 #include <algorithm>
 
@@ -26,8 +27,19 @@ Tensors detached(const Tensors& tensors) {
 }
 
 void check_differentiable(ReduceOp op, const char* name) {
-  TORCH_CHECK_NOT_IMPLEMENTED(op == ReduceOp::sum || op == ReduceOp::avg, "meshtorch: ", name, " has no derivative for reduction ",
-                              to_string(op), "\n  do: use sum or avg");
+  TORCH_CHECK_NOT_IMPLEMENTED(op == ReduceOp::sum || op == ReduceOp::avg, "meshtorch: ", name,
+                              " has no derivative for reduction ", to_string(op), "\n  do: use sum or avg");
+}
+
+// The adjoint of broadcast: the sum of all ranks' tensors on the source, zeros elsewhere.
+at::Tensor sum_at_source_autograd(const at::Tensor& self, int source, const Group& group) {
+  return differentiable(
+      "SumAtSourceBackward", self,
+      [=](const at::Tensor& x) {
+        const at::Tensor sum = all_reduce(x, ReduceOp::sum, group);
+        return group.rank() == source ? sum : at::zeros_like(x, at::MemoryFormat::Contiguous);
+      },
+      [=](const at::Tensor& g) { return broadcast_autograd(g, source, group); });
 }
 
 // The product of all ranks' tensors but this one's, for the derivative of a product that may hold zeros.
@@ -44,6 +56,8 @@ at::Tensor product_of_others(const at::Tensor& x, const Group& group) {
 
 at::Tensor all_reduce_autograd(const at::Tensor& self, Reduction op, const Group& group) {
   const auto forward = [=](const at::Tensor& x) { return all_reduce(x, op, group); };
+  // Finds out if the input was changed in place before backward needs it.
+  const auto saved = std::make_shared<torch::autograd::SavedVariable>(self, /*is_output=*/false);
   switch (op.op) {
     case ReduceOp::sum:
     case ReduceOp::avg:
@@ -51,15 +65,16 @@ at::Tensor all_reduce_autograd(const at::Tensor& self, Reduction op, const Group
                             [=](const at::Tensor& g) { return all_reduce_autograd(g, op, group); });
     case ReduceOp::product:
       return differentiable("AllReduceProductBackward", self, forward, [=](const at::Tensor& g) {
-        return all_reduce_autograd(g, ReduceOp::sum, group) * product_of_others(self, group);
+        return all_reduce_autograd(g, ReduceOp::sum, group) * product_of_others(saved->unpack(), group);
       });
     case ReduceOp::min:
     case ReduceOp::max:
       return differentiable("AllReduceExtremumBackward", self, forward, [=](const at::Tensor& g) {
         // Ranks that tie share the gradient.
-        const at::Tensor extremum = all_reduce(self, op, group);
-        const at::Tensor holds = self.detach().eq(extremum).to(g.scalar_type());
-        return all_reduce_autograd(g, ReduceOp::sum, group) * (holds / all_reduce(holds, ReduceOp::sum, group));
+        const at::Tensor x = saved->unpack().detach();
+        const at::Tensor holds = x.eq(all_reduce(x, op, group)).to(g.scalar_type());
+        return all_reduce_autograd(g, ReduceOp::sum, group) *
+               (holds / all_reduce(holds, ReduceOp::sum, group));
       });
     default:
       check_differentiable(op.op, "all_reduce");
@@ -70,14 +85,20 @@ at::Tensor all_reduce_autograd(const at::Tensor& self, Reduction op, const Group
 Tensors all_reduce_coalesced_autograd(const Tensors& self, Reduction op, const Group& group) {
   check_differentiable(op.op, "all_reduce_coalesced");
   return differentiable(
-      "AllReduceCoalescedBackward", self, [=](const Tensors& x) { return all_reduce_coalesced(x, op, group); },
-      [=, like = detached(self)](const Tensors& g) { return all_reduce_coalesced_autograd(filled(g, like), op, group); });
+      "AllReduceCoalescedBackward", self,
+      [=](const Tensors& x) { return all_reduce_coalesced(x, op, group); },
+      [=, like = detached(self)](const Tensors& g) {
+        return all_reduce_coalesced_autograd(filled(g, like), op, group);
+      });
 }
 
-at::Tensor all_gather_tensor_autograd(const at::Tensor& self, std::int64_t dim, const Group& group, const Splits& sizes) {
+at::Tensor all_gather_tensor_autograd(const at::Tensor& self, std::int64_t dim, const Group& group,
+                                      const Splits& sizes) {
   const bool is_scalar = self.dim() == 0;
-  // Uneven sizes are put together in another way than reduce_scatter_tensor takes them apart unless they are torch::chunk's.
-  Splits each = sizes.empty() ? Splits(static_cast<std::size_t>(group.size()), is_scalar ? 1 : self.size(dim)) : sizes;
+  // Uneven sizes are put together in another way than reduce_scatter_tensor takes them apart unless they are
+  // torch::chunk's.
+  Splits each =
+      sizes.empty() ? Splits(static_cast<std::size_t>(group.size()), is_scalar ? 1 : self.size(dim)) : sizes;
   return differentiable(
       "AllGatherBackward", self, [=](const at::Tensor& x) { return all_gather_tensor(x, dim, group, sizes); },
       [=](const at::Tensor& g) {
@@ -94,28 +115,40 @@ at::Tensor all_gather_tensor_autograd(const at::Tensor& self, std::int64_t dim, 
           parts.push_back(std::move(part));
           begin += size;
         }
-        const at::Tensor mine = reduce_scatter_tensor_autograd(at::cat(parts, dim), ReduceOp::sum, dim, group);
+        const at::Tensor mine =
+            reduce_scatter_tensor_autograd(at::cat(parts, dim), ReduceOp::sum, dim, group);
         const at::Tensor kept = mine.narrow(dim, 0, each[static_cast<std::size_t>(group.rank())]);
         return is_scalar ? kept.reshape({}) : kept;
       });
 }
 
 Tensors all_gather_into_tensor_coalesced_autograd(const Tensors& self, const Group& group) {
-  Tensors like;
-  for (const at::Tensor& t : self) like.push_back(at::cat(std::vector<at::Tensor>(static_cast<std::size_t>(group.size()), t.detach())));
   return differentiable(
-      "AllGatherCoalescedBackward", self, [=](const Tensors& x) { return all_gather_into_tensor_coalesced(x, group); },
-      [=](const Tensors& g) {
-        return reduce_scatter_tensor_coalesced_autograd(filled(g, like), ReduceOp::sum, Splits(g.size(), 0), group);
+      "AllGatherCoalescedBackward", self,
+      [=](const Tensors& x) { return all_gather_into_tensor_coalesced(x, group); },
+      [=, like = detached(self)](const Tensors& g) {
+        Tensors full = g;
+        for (std::size_t i = 0; i < g.size(); ++i) {
+          std::vector<std::int64_t> sizes =
+              like[i].dim() == 0 ? std::vector<std::int64_t>{1} : like[i].sizes().vec();
+          sizes[0] *= group.size();
+          if (!g[i].defined()) full[i] = at::zeros(sizes, like[i].options());
+        }
+        Tensors mine =
+            reduce_scatter_tensor_coalesced_autograd(full, ReduceOp::sum, Splits(g.size(), 0), group);
+        for (std::size_t i = 0; i < g.size(); ++i) mine[i] = mine[i].reshape(like[i].sizes());
+        return mine;
       });
 }
 
-at::Tensor reduce_scatter_tensor_autograd(const at::Tensor& self, Reduction op, std::int64_t dim, const Group& group) {
+at::Tensor reduce_scatter_tensor_autograd(const at::Tensor& self, Reduction op, std::int64_t dim,
+                                          const Group& group) {
   check_differentiable(op.op, "reduce_scatter_tensor");
   const bool is_scalar = self.dim() == 0;
   const std::int64_t size = is_scalar ? 1 : self.size(dim);
   return differentiable(
-      "ReduceScatterBackward", self, [=](const at::Tensor& x) { return reduce_scatter_tensor(x, op, dim, group); },
+      "ReduceScatterBackward", self,
+      [=](const at::Tensor& x) { return reduce_scatter_tensor(x, op, dim, group); },
       [=](const at::Tensor& g) {
         Splits sizes;
         for (int r = 0; r < group.size(); ++r) sizes.push_back(chunk(size, group.size(), r).size);
@@ -125,7 +158,8 @@ at::Tensor reduce_scatter_tensor_autograd(const at::Tensor& self, Reduction op, 
       });
 }
 
-Tensors reduce_scatter_tensor_coalesced_autograd(const Tensors& self, Reduction op, const Splits& dims, const Group& group) {
+Tensors reduce_scatter_tensor_coalesced_autograd(const Tensors& self, Reduction op, const Splits& dims,
+                                                 const Group& group) {
   check_differentiable(op.op, "reduce_scatter_tensor_coalesced");
   return differentiable(
       "ReduceScatterCoalescedBackward", self,
@@ -133,19 +167,22 @@ Tensors reduce_scatter_tensor_coalesced_autograd(const Tensors& self, Reduction 
       [=, like = detached(self)](const Tensors& g) {
         Tensors gradients;
         for (std::size_t i = 0; i < g.size(); ++i) {
+          const at::Tensor shape = like[i].dim() == 0 ? like[i].reshape({1}) : like[i];
           Splits sizes;
-          for (int r = 0; r < group.size(); ++r) sizes.push_back(chunk(like[i].size(dims[i]), group.size(), r).size);
+          for (int r = 0; r < group.size(); ++r)
+            sizes.push_back(chunk(shape.size(dims[i]), group.size(), r).size);
           const std::int64_t mine = sizes[static_cast<std::size_t>(group.rank())];
-          const at::Tensor part = g[i].defined() ? g[i] : at::zeros_like(like[i].narrow(dims[i], 0, mine));
-          const at::Tensor whole = all_gather_tensor_autograd(part, dims[i], group, sizes);
+          const at::Tensor part = g[i].defined() ? g[i] : at::zeros_like(shape.narrow(dims[i], 0, mine));
+          const at::Tensor whole =
+              all_gather_tensor_autograd(part, dims[i], group, sizes).reshape(like[i].sizes());
           gradients.push_back(op.op == ReduceOp::avg ? whole / group.size() : whole);
         }
         return gradients;
       });
 }
 
-at::Tensor all_to_all_single_autograd(const at::Tensor& self, const Splits& output_splits, const Splits& input_splits,
-                                      const Group& group) {
+at::Tensor all_to_all_single_autograd(const at::Tensor& self, const Splits& output_splits,
+                                      const Splits& input_splits, const Group& group) {
   return differentiable(
       "AllToAllBackward", self,
       [=](const at::Tensor& x) { return all_to_all_single(x, output_splits, input_splits, group); },
@@ -155,10 +192,7 @@ at::Tensor all_to_all_single_autograd(const at::Tensor& self, const Splits& outp
 at::Tensor broadcast_autograd(const at::Tensor& self, int source, const Group& group) {
   return differentiable(
       "BroadcastBackward", self, [=](const at::Tensor& x) { return broadcast(x, source, group); },
-      [=](const at::Tensor& g) {
-        const at::Tensor sum = all_reduce_autograd(g, ReduceOp::sum, group);
-        return group.rank() == source ? sum : sum * 0;
-      });
+      [=](const at::Tensor& g) { return sum_at_source_autograd(g, source, group); });
 }
 
 at::Tensor permute_tensor_autograd(const at::Tensor& self, const RankPairs& pairs, const Group& group) {

@@ -12,8 +12,9 @@ namespace meshtorch {
 namespace {
 
 std::vector<std::int64_t> to_vector(const at::Tensor& ranks) {
-  TORCH_CHECK_VALUE(at::isIntegralType(ranks.scalar_type(), false), "meshtorch: a mesh is a tensor of whole numbers, not of ",
-                    c10::toString(ranks.scalar_type()));
+  TORCH_CHECK_VALUE(at::isIntegralType(ranks.scalar_type(), false),
+                    "meshtorch: a mesh is a tensor of whole numbers, not of ",
+                    c10::toString(ranks.scalar_type()), "\n  do: give an int64 tensor of ranks");
   const at::Tensor flat = ranks.to(at::kCPU, at::kLong).contiguous().view({-1});
   const auto* data = flat.const_data_ptr<std::int64_t>();
   return {data, data + flat.numel()};
@@ -35,16 +36,17 @@ void append_nested(std::string& text, const MeshImpl& mesh, std::size_t axis, st
 }  // namespace
 
 DeviceMesh::DeviceMesh(c10::DeviceType device_type, const at::Tensor& ranks, const Names& names)
-    : impl_(MeshImpl::get(device_type, to_vector(ranks), ranks.dim() == 0 ? std::vector<std::int64_t>{1} : ranks.sizes().vec(),
-                          names)) {}
+    : impl_(MeshImpl::get(device_type, to_vector(ranks),
+                          ranks.dim() == 0 ? std::vector<std::int64_t>{1} : ranks.sizes().vec(), names)) {}
 
-DeviceMesh::DeviceMesh(c10::DeviceType device_type, const std::vector<std::int64_t>& ranks, const Names& names)
+DeviceMesh::DeviceMesh(c10::DeviceType device_type, const std::vector<std::int64_t>& ranks,
+                       const Names& names)
     : impl_(MeshImpl::get(device_type, ranks, {static_cast<std::int64_t>(ranks.size())}, names)) {}
 
 DeviceMesh::DeviceMesh(std::shared_ptr<MeshImpl> impl) : impl_(std::move(impl)) {}
 
 DeviceMesh DeviceMesh::from_group(const Group& group, c10::DeviceType device_type, const Names& names) {
-  return DeviceMesh(device_type, group.ranks(), names);
+  return DeviceMesh(MeshImpl::of_group(group, device_type, names));
 }
 
 c10::DeviceType DeviceMesh::device_type() const { return impl_->device_type(); }
@@ -62,21 +64,29 @@ std::int64_t DeviceMesh::get_rank() const { return impl_->world_rank(); }
 
 std::int64_t DeviceMesh::get_local_rank(std::int64_t axis) const {
   const auto& coordinate = impl_->coordinate();
-  TORCH_CHECK(coordinate, "meshtorch: rank ", impl_->world_rank(), " is not in ", to_string());
+  TORCH_CHECK(coordinate, "meshtorch: rank ", impl_->world_rank(), " is not in ", to_string(),
+              "\n  do: ask get_coordinate() first");
   return (*coordinate)[impl_->axis_index(axis)];
 }
 
-std::int64_t DeviceMesh::get_local_rank(const std::string& axis) const { return get_local_rank(impl_->axis_named(axis)); }
+std::int64_t DeviceMesh::get_local_rank(const std::string& axis) const {
+  return get_local_rank(impl_->axis_named(axis));
+}
 
-const std::optional<std::vector<std::int64_t>>& DeviceMesh::get_coordinate() const { return impl_->coordinate(); }
+const std::optional<std::vector<std::int64_t>>& DeviceMesh::get_coordinate() const {
+  return impl_->coordinate();
+}
 
 Group DeviceMesh::get_group() const {
-  TORCH_CHECK(ndim() == 1, "meshtorch: a mesh of ", ndim(), " axes has a group for each\n  do: name one, as in get_group(",
+  TORCH_CHECK(ndim() == 1, "meshtorch: a mesh of ", ndim(),
+              " axes has a group for each\n  do: name one, as in get_group(",
               names().empty() ? "0" : '"' + names()[0] + '"', ")");
   return get_group(0);
 }
 
-Group DeviceMesh::get_group(std::int64_t axis) const { return impl_->group({static_cast<int>(impl_->axis_index(axis))}); }
+Group DeviceMesh::get_group(std::int64_t axis) const {
+  return impl_->group({static_cast<int>(impl_->axis_index(axis))});
+}
 Group DeviceMesh::get_group(const std::string& axis) const { return get_group(impl_->axis_named(axis)); }
 
 std::vector<Group> DeviceMesh::get_all_groups() const {
@@ -85,8 +95,13 @@ std::vector<Group> DeviceMesh::get_all_groups() const {
   return groups;
 }
 
-DeviceMesh DeviceMesh::operator[](const std::string& name) const { return DeviceMesh(impl_->sub_mesh({name})); }
+DeviceMesh DeviceMesh::operator[](const std::string& name) const {
+  return DeviceMesh(impl_->sub_mesh({name}));
+}
 DeviceMesh DeviceMesh::operator[](const Names& names) const { return DeviceMesh(impl_->sub_mesh(names)); }
+DeviceMesh DeviceMesh::operator[](std::initializer_list<const char*> names) const {
+  return (*this)[Names(names.begin(), names.end())];
+}
 DeviceMesh DeviceMesh::flatten(const std::string& name) const { return DeviceMesh(impl_->flatten(name)); }
 
 std::string DeviceMesh::to_string() const {
@@ -113,12 +128,14 @@ DeviceMesh init_device_mesh(c10::DeviceType device_type, const std::vector<std::
   const int world_size = current_rank()->world().size;
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) {
-    TORCH_CHECK_VALUE(extent >= 1, "meshtorch: an axis of a mesh has at least 1 rank, not ", extent);
+    TORCH_CHECK_VALUE(extent >= 1, "meshtorch: an axis of a mesh has at least 1 rank, not ", extent,
+                      ", in shape ", c10::IntArrayRef(shape), "\n  do: give positive sizes");
     count *= extent;
   }
-  TORCH_CHECK_VALUE(count == world_size, "meshtorch: a mesh of shape ", c10::IntArrayRef(shape), " has ", count,
-                    " ranks, but the world has ", world_size,
-                    "\n  do: make their product the world size, or list the ranks with DeviceMesh(device, ranks)");
+  TORCH_CHECK_VALUE(
+      count == world_size, "meshtorch: a mesh of shape ", c10::IntArrayRef(shape), " has ", count,
+      " ranks, but the world has ", world_size,
+      "\n  do: make their product the world size, or list the ranks with DeviceMesh(device, ranks)");
   std::vector<std::int64_t> ranks(static_cast<std::size_t>(count));
   std::iota(ranks.begin(), ranks.end(), 0);
   return DeviceMesh(MeshImpl::get(device_type, std::move(ranks), shape, names));

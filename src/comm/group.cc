@@ -11,7 +11,10 @@ namespace meshtorch {
 namespace {
 
 std::shared_ptr<const GroupImpl> adopt(const c10::intrusive_ptr<c10d::ProcessGroup>& process_group) {
-  TORCH_CHECK_VALUE(process_group, "meshtorch: the process group is null");
+  TORCH_CHECK_VALUE(process_group, "meshtorch: the process group is null\n  do: give one, or name ranks");
+  if (const auto context = current_rank_or_null()) {
+    if (auto known = context->find_group(process_group)) return known;
+  }
   auto impl = std::make_shared<GroupImpl>();
   // c10d does not tell which world ranks a group has; they are known for meshtorch's own groups only.
   impl->ranks.resize(static_cast<std::size_t>(process_group->getSize()));
@@ -33,7 +36,9 @@ Group::Group(std::shared_ptr<const GroupImpl> impl) : impl_(std::move(impl)) {}
 
 Group::Group(const std::vector<std::int64_t>& ranks) {
   // A mesh of one axis checks the ranks.
-  impl_ = MeshImpl::get(c10::DeviceType::CPU, ranks, {static_cast<std::int64_t>(ranks.size())}, {})->group({0}).impl_;
+  impl_ = MeshImpl::get(c10::DeviceType::CPU, ranks, {static_cast<std::int64_t>(ranks.size())}, {})
+              ->group({0})
+              .impl_;
 }
 
 int Group::rank() const { return impl_->rank; }
@@ -41,8 +46,8 @@ int Group::size() const { return static_cast<int>(impl_->ranks.size()); }
 const std::vector<std::int64_t>& Group::ranks() const { return impl_->ranks; }
 
 const c10::intrusive_ptr<c10d::ProcessGroup>& Group::process_group() const {
-  TORCH_CHECK(impl_->process_group, "meshtorch: this rank is not in the group of ranks ", c10::IntArrayRef(impl_->ranks),
-              "\n  do: call its collectives on those ranks only");
+  TORCH_CHECK(impl_->process_group, "meshtorch: this rank is not in the group of ranks ",
+              c10::IntArrayRef(impl_->ranks), "\n  do: call its collectives on those ranks only");
   return impl_->process_group;
 }
 

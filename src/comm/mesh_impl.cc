@@ -22,31 +22,40 @@ std::string join(const Names& names, const char* separator) {
   return text;
 }
 
-std::string content_of(c10::DeviceType device_type, const Numbers& ranks, const Numbers& shape, const Names& names) {
-  return c10::str(c10::DeviceTypeName(device_type, true), "|", c10::IntArrayRef(shape), "|", c10::IntArrayRef(ranks), "|",
-                  join(names, ","));
+std::string content_of(c10::DeviceType device_type, const Numbers& ranks, const Numbers& shape,
+                       const Names& names) {
+  return c10::str(c10::DeviceTypeName(device_type, true), "|", c10::IntArrayRef(shape), "|",
+                  c10::IntArrayRef(ranks), "|", join(names, ","));
 }
 
 void check_names(const Names& names, const Numbers& shape) {
-  TORCH_CHECK_VALUE(names.empty() || names.size() == shape.size(), "meshtorch: a mesh of ", shape.size(), " axes has ",
-                    names.size(), " names (", join(names, ", "), ")\n  do: give one name for each axis, or none");
+  TORCH_CHECK_VALUE(names.empty() || names.size() == shape.size(), "meshtorch: a mesh of ", shape.size(),
+                    " axes has ", names.size(), " names (", join(names, ", "),
+                    ")\n  do: give one name for each axis, or none");
   std::set<std::string> seen;
   for (const std::string& name : names) {
-    TORCH_CHECK_VALUE(!name.empty(), "meshtorch: an axis name of a mesh is empty");
-    TORCH_CHECK_VALUE(seen.insert(name).second, "meshtorch: the axis name \"", name, "\" is used twice in one mesh");
+    TORCH_CHECK_VALUE(!name.empty(), "meshtorch: an axis name of a mesh is empty (", join(names, ", "),
+                      ")\n  do: name every axis, or none");
+    TORCH_CHECK_VALUE(seen.insert(name).second, "meshtorch: the axis name \"", name,
+                      "\" is used twice in one mesh (", join(names, ", "),
+                      ")\n  do: give each axis a name of its own");
   }
 }
 
 void check_ranks(const Numbers& ranks, const Numbers& shape, int world_size) {
-  const std::int64_t count = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-  TORCH_CHECK_VALUE(!shape.empty() && count >= 1, "meshtorch: a mesh needs at least one axis and one rank, not shape ",
-                    c10::IntArrayRef(shape));
+  const std::int64_t count =
+      std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+  TORCH_CHECK_VALUE(!shape.empty() && count >= 1,
+                    "meshtorch: a mesh needs at least one axis and one rank, not shape ",
+                    c10::IntArrayRef(shape), "\n  do: list the ranks of the mesh");
   TORCH_INTERNAL_ASSERT(count == static_cast<std::int64_t>(ranks.size()));
   std::set<std::int64_t> seen;
   for (const std::int64_t rank : ranks) {
-    TORCH_CHECK_VALUE(rank >= 0 && rank < world_size, "meshtorch: rank ", rank, " of a mesh is not in the world of ",
-                      world_size, " ranks");
-    TORCH_CHECK_VALUE(seen.insert(rank).second, "meshtorch: rank ", rank, " stands twice in one mesh");
+    TORCH_CHECK_VALUE(rank >= 0 && rank < world_size, "meshtorch: rank ", rank,
+                      " of a mesh is not in the world of ", world_size, " ranks\n  do: use ranks from 0 to ",
+                      world_size - 1);
+    TORCH_CHECK_VALUE(seen.insert(rank).second, "meshtorch: rank ", rank,
+                      " stands twice in one mesh\n  do: list each rank once");
   }
 }
 
@@ -64,8 +73,8 @@ Numbers unravel(std::int64_t index, const Numbers& shape) {
 MeshImpl::MeshImpl() : decisions_(std::make_unique<DecisionCache>()) {}
 MeshImpl::~MeshImpl() = default;
 
-std::shared_ptr<MeshImpl> MeshImpl::get(c10::DeviceType device_type, Numbers ranks, Numbers shape, Names names,
-                                        std::shared_ptr<MeshImpl> root) {
+std::shared_ptr<MeshImpl> MeshImpl::get(c10::DeviceType device_type, Numbers ranks, Numbers shape,
+                                        Names names, std::shared_ptr<MeshImpl> root) {
   const auto context = current_rank();
   check_names(names, shape);
   check_ranks(ranks, shape, context->world().size);
@@ -86,16 +95,42 @@ std::shared_ptr<MeshImpl> MeshImpl::get(c10::DeviceType device_type, Numbers ran
   });
 }
 
+std::shared_ptr<MeshImpl> MeshImpl::of_group(const Group& group, c10::DeviceType device_type, Names names) {
+  const auto context = current_rank();
+  const Numbers shape{group.size()};
+  if (const auto known = context->find_group(group.ranks()); known && Group(known) == group) {
+    return get(device_type, group.ranks(), shape, std::move(names));
+  }
+  // A group of the user's: nobody else can have this mesh, and c10d does not tell which ranks of the world it
+  // has.
+  check_names(names, shape);
+  std::shared_ptr<MeshImpl> mesh(new MeshImpl());
+  mesh->device_type_ = device_type;
+  mesh->ranks_ = group.ranks();
+  mesh->shape_ = shape;
+  mesh->content_ =
+      content_of(device_type, group.ranks(), shape, names) + c10::str("|", group.process_group().get());
+  mesh->names_ = std::move(names);
+  mesh->world_rank_ = context->world().rank;
+  mesh->context_ = context;
+  mesh->coordinate_ = Numbers{group.rank()};
+  mesh->groups_.emplace(std::vector<int>{0}, group);
+  return mesh;
+}
+
 std::size_t MeshImpl::axis_index(std::int64_t axis) const {
   const auto ndim = static_cast<std::int64_t>(shape_.size());
-  TORCH_CHECK_INDEX(axis >= -ndim && axis < ndim, "meshtorch: a mesh of ", ndim, " axes has no axis ", axis);
+  TORCH_CHECK_INDEX(axis >= -ndim && axis < ndim, "meshtorch: a mesh of ", ndim, " axes has no axis ", axis,
+                    "\n  do: give an axis from ", -ndim, " to ", ndim - 1);
   return static_cast<std::size_t>(axis < 0 ? axis + ndim : axis);
 }
 
 std::int64_t MeshImpl::axis_named(const std::string& name) const {
   const auto found = std::find(names_.begin(), names_.end(), name);
   TORCH_CHECK_VALUE(found != names_.end(), "meshtorch: the mesh has no axis \"", name, "\"\n  ",
-                    names_.empty() ? std::string("its axes have no names") : "its axes are " + join(names_, ", "));
+                    names_.empty()
+                        ? std::string("its axes have no names\n  do: give them names when the mesh is made")
+                        : "its axes are " + join(names_, ", ") + "\n  do: use one of these names");
   return found - names_.begin();
 }
 
@@ -103,7 +138,8 @@ Numbers MeshImpl::ranks_along(const std::vector<int>& axes) const {
   Numbers fixed = coordinate_.value_or(Numbers(shape_.size(), 0));
   Numbers extents;
   for (const int axis : axes) extents.push_back(shape_[static_cast<std::size_t>(axis)]);
-  const std::int64_t count = std::accumulate(extents.begin(), extents.end(), std::int64_t{1}, std::multiplies<>());
+  const std::int64_t count =
+      std::accumulate(extents.begin(), extents.end(), std::int64_t{1}, std::multiplies<>());
   Numbers members;
   for (std::int64_t i = 0; i < count; ++i) {
     const Numbers along = unravel(i, extents);
@@ -119,12 +155,15 @@ Group MeshImpl::group(const std::vector<int>& axes) const {
   const std::scoped_lock lock(mutex_);
   if (const auto found = groups_.find(axes); found != groups_.end()) return found->second;
   const auto context = context_.lock();
-  TORCH_CHECK(context, "meshtorch: this mesh belongs to a world that was destroyed");
+  TORCH_CHECK(context,
+              "meshtorch: this mesh belongs to a world that was destroyed\n  do: make it again after "
+              "init_process_group()");
   return groups_.emplace(axes, Group(context->group(ranks_along(axes)))).first->second;
 }
 
 std::shared_ptr<MeshImpl> MeshImpl::sub_mesh(const Names& names) {
-  TORCH_CHECK_VALUE(!names.empty(), "meshtorch: a slice of a mesh needs at least one axis name");
+  TORCH_CHECK_VALUE(!names.empty(),
+                    "meshtorch: a slice of a mesh needs at least one axis name\n  do: name the axes to keep");
   if (names == names_) return shared_from_this();
   if (names.size() == 1) {
     MeshImpl& top = root();
@@ -137,8 +176,10 @@ std::shared_ptr<MeshImpl> MeshImpl::sub_mesh(const Names& names) {
   Numbers extents;
   for (const std::string& name : names) {
     const std::int64_t axis = axis_named(name);
-    TORCH_CHECK_VALUE(axes.empty() || axis > axes.back(), "meshtorch: the axes of a slice must keep the mesh's order\n  asked: ",
-                      join(names, ", "), "\n  mesh: ", join(names_, ", "));
+    TORCH_CHECK_VALUE(
+        axes.empty() || axis > axes.back(),
+        "meshtorch: the axes of a slice must keep the mesh's order\n  asked: ", join(names, ", "),
+        "\n  mesh: ", join(names_, ", "), "\n  do: name each axis once, in the mesh's order");
     axes.push_back(static_cast<int>(axis));
     extents.push_back(shape_[static_cast<std::size_t>(axis)]);
   }
@@ -149,15 +190,18 @@ std::shared_ptr<MeshImpl> MeshImpl::flatten(const std::string& name) {
   const std::string flat_name = !name.empty() ? name : names_.empty() ? "flat" : join(names_, "_");
   MeshImpl& top = root();
   const bool is_taken = std::find(top.names_.begin(), top.names_.end(), flat_name) != top.names_.end();
-  TORCH_CHECK_VALUE(!is_taken || names_ == Names{flat_name}, "meshtorch: the flattened axis cannot be called \"", flat_name,
-                    "\": the mesh it belongs to has an axis of that name");
-  auto flat = get(device_type_, ranks_, {static_cast<std::int64_t>(ranks_.size())}, {flat_name}, top.shared_from_this());
+  TORCH_CHECK_VALUE(!is_taken || names_ == Names{flat_name},
+                    "meshtorch: the flattened axis cannot be called \"", flat_name,
+                    "\": the mesh it belongs to has an axis of that name\n  do: choose another name");
+  auto flat = get(device_type_, ranks_, {static_cast<std::int64_t>(ranks_.size())}, {flat_name},
+                  top.shared_from_this());
   const std::scoped_lock lock(top.mutex_);
   const auto [entry, is_new] = top.flattened_.try_emplace(flat_name, flat);
   if (!is_new) {
     const auto known = entry->second.lock();
-    TORCH_CHECK_VALUE(!known || known == flat, "meshtorch: the name \"", flat_name, "\" already stands for ranks ",
-                      c10::IntArrayRef(known->ranks_));
+    TORCH_CHECK_VALUE(!known || known == flat, "meshtorch: the name \"", flat_name,
+                      "\" already stands for ranks ", c10::IntArrayRef(known->ranks_),
+                      "\n  do: choose another name");
     entry->second = flat;
   }
   return flat;

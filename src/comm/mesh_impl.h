@@ -23,9 +23,12 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   using Numbers = std::vector<std::int64_t>;
   using Names = std::vector<std::string>;
 
-  // Checks the arrangement and gives this rank's one mesh of that content. `root` is the mesh it was cut from.
+  // Checks the arrangement and gives this rank's one mesh of that content. `root` is the mesh it was cut
+  // from.
   static std::shared_ptr<MeshImpl> get(c10::DeviceType device_type, Numbers ranks, Numbers shape, Names names,
                                        std::shared_ptr<MeshImpl> root = nullptr);
+  // The mesh of one axis along a group; uses that group and makes none.
+  static std::shared_ptr<MeshImpl> of_group(const Group& group, c10::DeviceType device_type, Names names);
 
   c10::DeviceType device_type() const { return device_type_; }
   const Numbers& ranks() const { return ranks_; }

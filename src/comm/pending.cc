@@ -3,6 +3,8 @@
 
 #include <c10/core/TensorImpl.h>
 
+#include <atomic>
+#include <exception>
 #include <mutex>
 
 #include "dispatch/key.h"
@@ -10,29 +12,59 @@
 namespace meshtorch {
 namespace {
 
-// Carries the mesh key until it has been waited for, so that every operator passes through the fallback, which waits. Access to the
-// data without an operator asks has_storage() or storage() first, and these wait too.
+// Data on its way to one or more tensors; asked for once, whoever needs it first. Rides on a tensor as its
+// backend meta, so that a tensor which took over another's metadata (set_data) finds it too.
+class Arrival : public c10::BackendMeta {
+ public:
+  explicit Arrival(std::function<at::Tensor()> finish) : finish_(std::move(finish)) {}
+
+  // Blocks until the data is there. If that fails, every call throws the error.
+  const at::Tensor& get() {
+    const std::scoped_lock lock(mutex_);
+    if (finish_) {
+      const auto finish = std::exchange(finish_, nullptr);
+      try {
+        data_ = finish().contiguous();
+      } catch (...) {
+        error_ = std::current_exception();
+      }
+    }
+    if (error_) std::rethrow_exception(error_);
+    return data_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::function<at::Tensor()> finish_;
+  at::Tensor data_;
+  std::exception_ptr error_;
+};
+
+// Carries the mesh key until it has been waited for, so that every operator passes through the fallback,
+// which waits. Access to the data without an operator asks has_storage() or storage() first, and these wait
+// too.
 class PendingImpl : public c10::TensorImpl {
  public:
   PendingImpl(c10::DispatchKeySet keys, const caffe2::TypeMeta& type, c10::Device device,
-              std::function<at::Tensor()> finish)
-      : TensorImpl(keys.add(kMeshKey), type, device), finish_(std::move(finish)) {}
+              c10::intrusive_ptr<Arrival> arrival)
+      : TensorImpl(keys.add(kMeshKey), type, device), arrival_(std::move(arrival)) {
+    set_backend_meta(arrival_);
+  }
 
   void wait() const {
+    if (is_there_.load(std::memory_order_acquire)) return;
     const std::scoped_lock lock(mutex_);
-    if (!finish_) return;
+    if (is_there_.load(std::memory_order_relaxed)) return;
     auto& self = const_cast<PendingImpl&>(*this);
-    const at::Tensor data = std::exchange(self.finish_, nullptr)().contiguous();
+    const at::Tensor& data = arrival_->get();
     TORCH_INTERNAL_ASSERT(data.sizes() == sizes(), "expected ", sizes(), ", got ", data.sizes());
     self.storage_ = data.storage();
     self.storage_offset_ = data.storage_offset();
     self.key_set_ = key_set_.remove(kMeshKey);
+    self.settle();
   }
 
-  bool is_waiting() const {
-    const std::scoped_lock lock(mutex_);
-    return finish_ != nullptr;
-  }
+  bool is_waiting() const { return !is_there_.load(std::memory_order_acquire); }
 
   bool has_storage() const override {
     wait();
@@ -43,6 +75,13 @@ class PendingImpl : public c10::TensorImpl {
     return storage_;
   }
 
+  // Takes over another tensor's data: its own is not needed any more.
+  void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& other) override {
+    wait_pending(at::Tensor(other));
+    const std::scoped_lock lock(mutex_);
+    settle();
+    TensorImpl::shallow_copy_from(other);
+  }
   c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version_counter,
                                                          bool allow_tensor_metadata_change) const override {
     return detached(version_counter, allow_tensor_metadata_change);
@@ -63,32 +102,57 @@ class PendingImpl : public c10::TensorImpl {
     return copy;
   }
 
+  void settle() {
+    set_backend_meta(nullptr);
+    arrival_.reset();
+    is_there_.store(true, std::memory_order_release);
+  }
+
   mutable std::mutex mutex_;
-  std::function<at::Tensor()> finish_;
+  std::atomic<bool> is_there_ = false;
+  c10::intrusive_ptr<Arrival> arrival_;
 };
+
+bool has_mesh_key(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.unsafeGetTensorImpl()->key_set().has(kMeshKey);
+}
 
 const PendingImpl* as_pending(const at::Tensor& tensor) {
   return dynamic_cast<const PendingImpl*>(tensor.unsafeGetTensorImpl());
 }
 
+// The data that a plain tensor took over from a pending one before it was there.
+Arrival* arrival_of(const at::Tensor& tensor) {
+  return dynamic_cast<Arrival*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
+}
+
 }  // namespace
 
-at::Tensor make_pending(c10::IntArrayRef sizes, const at::TensorOptions& options, std::function<at::Tensor()> finish) {
+at::Tensor make_pending(c10::IntArrayRef sizes, const at::TensorOptions& options,
+                        std::function<at::Tensor()> finish) {
   const c10::DispatchKeySet keys(options.computeDispatchKey());
-  auto impl = c10::make_intrusive<PendingImpl>(keys, options.dtype(), options.device(), std::move(finish));
+  auto impl = c10::make_intrusive<PendingImpl>(keys, options.dtype(), options.device(),
+                                               c10::make_intrusive<Arrival>(std::move(finish)));
   impl->set_sizes_contiguous(sizes);
   return at::Tensor(std::move(impl));
 }
 
 bool is_pending_tensor(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->key_set().has(kMeshKey)) return false;
+  if (!has_mesh_key(tensor)) return false;
   const PendingImpl* pending = as_pending(tensor);
-  return pending != nullptr && pending->is_waiting();
+  return pending != nullptr ? pending->is_waiting() : arrival_of(tensor) != nullptr;
 }
 
 void wait_pending(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->key_set().has(kMeshKey)) return;
-  if (const PendingImpl* pending = as_pending(tensor)) pending->wait();
+  if (!has_mesh_key(tensor)) return;
+  if (const PendingImpl* pending = as_pending(tensor)) {
+    pending->wait();
+  } else if (Arrival* arrival = arrival_of(tensor)) {
+    c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    const at::Tensor data = arrival->get();
+    impl->set_backend_meta(nullptr);
+    impl->shallow_copy_from(data.getIntrusivePtr());
+  }
 }
 
 }  // namespace meshtorch

@@ -7,9 +7,10 @@
 
 namespace meshtorch {
 
-// A contiguous tensor of this shape. `finish` blocks until the data is there and gives it, of the same shape; it runs once, at the
-// first use of the data.
-at::Tensor make_pending(c10::IntArrayRef sizes, const at::TensorOptions& options, std::function<at::Tensor()> finish);
+// A contiguous tensor of this shape. `finish` blocks until the data is there and gives it, of the same shape;
+// it runs once, at the first use of the data. If it throws, so does every use of the data.
+at::Tensor make_pending(c10::IntArrayRef sizes, const at::TensorOptions& options,
+                        std::function<at::Tensor()> finish);
 
 // Whether the data of `tensor` has not been asked for yet.
 bool is_pending_tensor(const at::Tensor& tensor);

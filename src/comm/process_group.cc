@@ -12,8 +12,9 @@ namespace meshtorch {
 namespace {
 
 void join(World world) {
-  TORCH_CHECK(!is_initialized(), "meshtorch: init_process_group was called twice on this rank\n  do: call "
-                                 "destroy_process_group() first");
+  TORCH_CHECK(!is_initialized(),
+              "meshtorch: init_process_group was called twice on this rank\n  do: call "
+              "destroy_process_group() first");
   const bool is_thread = world.backend == "threads";
   auto context = std::make_shared<RankContext>(std::move(world));
   if (is_thread) {
@@ -25,7 +26,8 @@ void join(World world) {
 
 World describe_world(const InitOptions& options) {
   World world;
-  world.backend = options.backend.empty() ? default_backend() : options.backend;
+  const bool are_threads = options.init_method.starts_with("threads://");
+  world.backend = !options.backend.empty() ? options.backend : are_threads ? "threads" : default_backend();
   world.timeout = options.timeout;
   check_backend(world.backend);
   return world;
@@ -41,26 +43,33 @@ void init_process_group(const InitOptions& options) {
   world.size = meeting.world_size;
   world.local_rank = meeting.local_rank;
   world.store = std::move(meeting.store);
-  if (world.backend == "threads") world.threads = thread_world(options.init_method, world.size);
+  if (world.backend == "threads")
+    world.threads = join_thread_world(options.init_method, world.size, world.rank);
   join(std::move(world));
 }
 
 void init_process_group(const c10::intrusive_ptr<c10d::Store>& store, const InitOptions& options) {
-  TORCH_CHECK_VALUE(options.rank >= 0 && options.world_size >= 1 && options.rank < options.world_size,
-                    "meshtorch: init_process_group with a store needs options.rank and options.world_size, got ",
-                    options.rank, " and ", options.world_size);
+  TORCH_CHECK_VALUE(
+      options.rank >= 0 && options.world_size >= 1 && options.rank < options.world_size,
+      "meshtorch: init_process_group with a store needs options.rank and options.world_size, got ",
+      options.rank, " and ", options.world_size,
+      "\n  do: give a world_size of 1 or more and a rank below it");
+  TORCH_CHECK_VALUE(store || options.backend == "threads" || options.backend == "fake",
+                    "meshtorch: init_process_group got a null store\n  do: make one, or name an init_method");
   World world = describe_world(options);
   world.rank = options.rank;
   world.local_rank = options.rank;
   world.size = options.world_size;
   world.store = store;
-  if (world.backend == "threads") world.threads = thread_world(options.init_method, world.size);
+  if (world.backend == "threads")
+    world.threads = join_thread_world(options.init_method, world.size, world.rank);
   join(std::move(world));
 }
 
 void destroy_process_group() {
   const auto context = current_rank();
-  if (context->world().threads) {
+  if (const auto& threads = context->world().threads) {
+    threads->finish(context->world().rank);
     set_thread_rank(nullptr);
   } else {
     set_process_rank(nullptr);

@@ -48,6 +48,21 @@ std::shared_ptr<const GroupImpl> RankContext::group(const std::vector<std::int64
   return entry;
 }
 
+std::shared_ptr<const GroupImpl> RankContext::find_group(const std::vector<std::int64_t>& ranks) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = groups_.find(ranks);
+  return found == groups_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<const GroupImpl> RankContext::find_group(
+    const c10::intrusive_ptr<c10d::ProcessGroup>& process_group) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = std::find_if(groups_.begin(), groups_.end(), [&](const auto& entry) {
+    return entry.second->process_group == process_group;
+  });
+  return found == groups_.end() ? nullptr : found->second;
+}
+
 std::shared_ptr<MeshImpl> RankContext::intern(const std::string& content,
                                               const std::function<std::shared_ptr<MeshImpl>()>& make) {
   {
@@ -67,9 +82,10 @@ std::shared_ptr<RankContext> current_rank_or_null() {
 
 std::shared_ptr<RankContext> current_rank() {
   auto context = current_rank_or_null();
-  TORCH_CHECK(context,
-              "meshtorch: this rank has not joined a world of ranks\n  do: call init_process_group() first, or run "
-              "inside spawn(n, fn)");
+  TORCH_CHECK(
+      context,
+      "meshtorch: this rank has not joined a world of ranks\n  do: call init_process_group() first, or run "
+      "inside spawn(n, fn)");
   return context;
 }
 

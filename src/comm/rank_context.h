@@ -41,9 +41,13 @@ class RankContext {
   const World& world() const { return world_; }
   // The group of these ranks, made at the first call and kept.
   std::shared_ptr<const GroupImpl> group(const std::vector<std::int64_t>& ranks);
+  // A group that was made before, by its ranks or its process group; null if there is none.
+  std::shared_ptr<const GroupImpl> find_group(const std::vector<std::int64_t>& ranks);
+  std::shared_ptr<const GroupImpl> find_group(const c10::intrusive_ptr<c10d::ProcessGroup>& process_group);
   const std::shared_ptr<const GroupImpl>& default_group() const { return default_group_; }
   // The one mesh of each content that this rank holds: `candidate`, unless an equal one is there.
-  std::shared_ptr<MeshImpl> intern(const std::string& content, const std::function<std::shared_ptr<MeshImpl>()>& make);
+  std::shared_ptr<MeshImpl> intern(const std::string& content,
+                                   const std::function<std::shared_ptr<MeshImpl>()>& make);
 
  private:
   World world_;
@@ -53,7 +57,8 @@ class RankContext {
   std::map<std::string, std::shared_ptr<MeshImpl>> meshes_;
 };
 
-// The context of the calling rank, also on the autograd threads that work for it. Throws if the rank has not joined.
+// The context of the calling rank, also on the autograd threads that work for it. Throws if the rank has not
+// joined.
 std::shared_ptr<RankContext> current_rank();
 // The same, null if the rank has not joined.
 std::shared_ptr<RankContext> current_rank_or_null();

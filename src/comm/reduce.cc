@@ -52,19 +52,21 @@ void check_reducible(Op::RedOpType op, const std::vector<at::Tensor>& tensors) {
     const bool is_integral = at::isIntegralType(type, /*includeBool=*/true);
     const bool is_bitwise = op == Op::BAND || op == Op::BOR || op == Op::BXOR;
     const bool is_ordered = op == Op::MIN || op == Op::MAX;
-    TORCH_CHECK_VALUE(!is_bitwise || is_integral, "meshtorch: reduction ", reduce_op_name(op), " is not defined for ",
-                      c10::toString(type), "\n  do: use an integer or bool tensor");
-    TORCH_CHECK_VALUE(op != Op::AVG || !is_integral, "meshtorch: reduction avg is not defined for ", c10::toString(type),
-                      "\n  do: use sum, or convert to a floating type first");
-    TORCH_CHECK_VALUE(!is_ordered || !at::isComplexType(type), "meshtorch: reduction ", reduce_op_name(op),
-                      " is not defined for ", c10::toString(type));
+    TORCH_CHECK_VALUE(!is_bitwise || is_integral, "meshtorch: reduction ", reduce_op_name(op),
+                      " is not defined for ", c10::toString(type), "\n  do: use an integer or bool tensor");
+    TORCH_CHECK_VALUE(op != Op::AVG || !is_integral, "meshtorch: reduction avg is not defined for ",
+                      c10::toString(type), "\n  do: use sum, or convert to a floating type first");
+    TORCH_CHECK_VALUE(!at::isComplexType(type) || (!is_ordered && op != Op::PRODUCT), "meshtorch: reduction ",
+                      reduce_op_name(op), " is not defined for ", c10::toString(type),
+                      "\n  do: use sum or avg, or gather the tensors and reduce them yourself");
   }
 }
 
 void reduce_into(const at::Tensor& out, const std::vector<at::Tensor>& terms, Op::RedOpType op) {
   const bool is_reduced = at::isReducedFloatingType(out.scalar_type());
   at::Tensor acc = is_reduced ? terms[0].to(at::kFloat) : terms[0].clone();
-  for (std::size_t i = 1; i < terms.size(); ++i) accumulate(acc, is_reduced ? terms[i].to(at::kFloat) : terms[i], op);
+  for (std::size_t i = 1; i < terms.size(); ++i)
+    accumulate(acc, is_reduced ? terms[i].to(at::kFloat) : terms[i], op);
   if (op == Op::AVG) acc.div_(static_cast<double>(terms.size()));
   out.copy_(acc);
 }

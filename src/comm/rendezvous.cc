@@ -39,8 +39,9 @@ std::optional<std::string> variable(const char* name) {
 int to_number(const std::string& text, const std::string& name) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  TORCH_CHECK_VALUE(error == std::errc() && end == text.data() + text.size() && number >= 0, "meshtorch: ", name,
-                    " is \"", text, "\", which is not a whole number");
+  TORCH_CHECK_VALUE(error == std::errc() && end == text.data() + text.size() && number >= 0,
+                    "meshtorch: ", name, " is \"", text,
+                    "\", which is not a whole number\n  do: give a number of 0 or more");
   return number;
 }
 
@@ -63,7 +64,8 @@ Address parse_address(const std::string& text) {
                     "\" has no scheme\n  do: use env://, tcp://host:port, file:///path or threads://name");
   address.scheme = text.substr(0, colon);
   const auto question = text.find('?', colon);
-  address.place = text.substr(colon + 3, question == std::string::npos ? std::string::npos : question - colon - 3);
+  address.place =
+      text.substr(colon + 3, question == std::string::npos ? std::string::npos : question - colon - 3);
   std::string rest = question == std::string::npos ? "" : text.substr(question + 1);
   while (!rest.empty()) {
     const auto end = rest.find('&');
@@ -86,8 +88,8 @@ class Agreed {
       value_ = value;
       source_ = source;
     }
-    TORCH_CHECK_VALUE(value == value_, "meshtorch: the ", what_, " is ", value_, " by ", source_, ", but ", value, " by ",
-                      source);
+    TORCH_CHECK_VALUE(value == value_, "meshtorch: the ", what_, " is ", value_, " by ", source_, ", but ",
+                      value, " by ", source, "\n  do: make them agree, or give one of them only");
   }
   bool has_value() const { return !source_.empty(); }
   int value() const { return value_; }
@@ -103,6 +105,7 @@ struct Identity {
   Agreed rank{"rank"};
   Agreed world_size{"world size"};
   std::optional<int> local_rank;
+  std::string local_rank_source;
 };
 
 void read_environment(Identity& who) {
@@ -110,13 +113,14 @@ void read_environment(Identity& who) {
     const auto rank = number_variable(launcher.rank);
     const auto size = number_variable(launcher.world_size);
     if (!rank && !size) continue;
-    TORCH_CHECK_VALUE(rank || who.rank.has_value(), "meshtorch: ", launcher.world_size, " is set but ", launcher.rank,
-                      " is not", kHowToLaunch);
-    TORCH_CHECK_VALUE(size || who.world_size.has_value(), "meshtorch: ", launcher.rank, " is set but ", launcher.world_size,
-                      " is not", kHowToLaunch);
+    TORCH_CHECK_VALUE(rank || who.rank.has_value(), "meshtorch: ", launcher.world_size, " is set but ",
+                      launcher.rank, " is not", kHowToLaunch);
+    TORCH_CHECK_VALUE(size || who.world_size.has_value(), "meshtorch: ", launcher.rank, " is set but ",
+                      launcher.world_size, " is not", kHowToLaunch);
     if (rank) who.rank.offer(*rank, launcher.rank);
     if (size) who.world_size.offer(*size, launcher.world_size);
     who.local_rank = number_variable(launcher.local_rank);
+    who.local_rank_source = launcher.local_rank;
     return;
   }
 }
@@ -133,17 +137,25 @@ Identity identify(const InitOptions& options, const Address& address) {
   }
   if (!who.rank.has_value() || !who.world_size.has_value() || address.scheme == "env") read_environment(who);
   TORCH_CHECK_VALUE(who.rank.has_value(), "meshtorch: RANK is not set, and no rank was given", kHowToLaunch);
-  TORCH_CHECK_VALUE(who.world_size.has_value(), "meshtorch: WORLD_SIZE is not set, and no world size was given",
-                    kHowToLaunch);
-  TORCH_CHECK_VALUE(who.world_size.value() >= 1, "meshtorch: the world size is 0 by ", who.world_size.source());
-  TORCH_CHECK_VALUE(who.rank.value() < who.world_size.value(), "meshtorch: rank ", who.rank.value(), " (", who.rank.source(),
-                    ") is not below the world size ", who.world_size.value(), " (", who.world_size.source(), ")");
+  TORCH_CHECK_VALUE(who.world_size.has_value(),
+                    "meshtorch: WORLD_SIZE is not set, and no world size was given", kHowToLaunch);
+  TORCH_CHECK_VALUE(who.world_size.value() >= 1, "meshtorch: the world size is 0 by ",
+                    who.world_size.source(), "\n  do: give the number of ranks");
+  TORCH_CHECK_VALUE(who.rank.value() < who.world_size.value(), "meshtorch: rank ", who.rank.value(), " (",
+                    who.rank.source(), ") is not below the world size ", who.world_size.value(), " (",
+                    who.world_size.source(), ")\n  do: number the ranks from 0");
+  TORCH_CHECK_VALUE(!who.local_rank || *who.local_rank < who.world_size.value(),
+                    "meshtorch: ", who.local_rank_source, " is ", who.local_rank.value_or(0),
+                    ", which is not below the world size ", who.world_size.value(), " (",
+                    who.world_size.source(), ")\n  do: number the ranks of a machine from 0");
   return who;
 }
 
 c10::intrusive_ptr<c10d::Store> connect_tcp(const std::string& host, int port, const Identity& who,
-                                            std::chrono::milliseconds timeout, bool may_serve) {
-  TORCH_CHECK_VALUE(port <= 65535, "meshtorch: port ", port, " is not below 65536");
+                                            std::chrono::milliseconds timeout, bool may_serve,
+                                            const char* address_source) {
+  TORCH_CHECK_VALUE(port <= 65535, "meshtorch: port ", port, " (", address_source,
+                    ") is not below 65536\n  do: give a free port");
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(port);
   options.isServer = may_serve && who.rank.value() == 0;
@@ -159,18 +171,21 @@ c10::intrusive_ptr<c10d::Store> connect_environment(const Identity& who, std::ch
   TORCH_CHECK_VALUE(host, "meshtorch: MASTER_ADDR is not set", kHowToLaunch);
   const auto port = number_variable("MASTER_PORT");
   TORCH_CHECK_VALUE(port, "meshtorch: MASTER_PORT is not set", kHowToLaunch);
-  // Under torchrun the agent serves the store, and a restarted worker must not see the keys of its predecessor.
+  // Under torchrun the agent serves the store, and a restarted worker must not see the keys of its
+  // predecessor.
   const bool agent_serves = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  auto store = connect_tcp(*host, *port, who, timeout, !agent_serves);
+  auto store = connect_tcp(*host, *port, who, timeout, !agent_serves, "MASTER_PORT");
   if (!agent_serves) return store;
   const std::string attempt = variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
   return c10::make_intrusive<c10d::PrefixStore>("meshtorch/attempt_" + attempt, store);
 }
 
-c10::intrusive_ptr<c10d::Store> connect(const Address& address, const Identity& who, std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<c10d::Store> connect(const Address& address, const Identity& who,
+                                        std::chrono::milliseconds timeout) {
   if (address.scheme == "env") return connect_environment(who, timeout);
   if (address.scheme == "file") {
-    TORCH_CHECK_VALUE(!address.place.empty(), "meshtorch: init_method file:// names no file\n  do: write file:///path");
+    TORCH_CHECK_VALUE(!address.place.empty(),
+                      "meshtorch: init_method file:// names no file\n  do: write file:///path");
     return c10::make_intrusive<c10d::FileStore>(address.place, who.world_size.value());
   }
   TORCH_CHECK_VALUE(address.scheme == "tcp", "meshtorch: unknown init_method scheme \"", address.scheme,
@@ -179,7 +194,7 @@ c10::intrusive_ptr<c10d::Store> connect(const Address& address, const Identity& 
   TORCH_CHECK_VALUE(colon != std::string::npos, "meshtorch: init_method tcp://", address.place,
                     " has no port\n  do: write tcp://host:port");
   const int port = to_number(address.place.substr(colon + 1), "the port in init_method");
-  return connect_tcp(address.place.substr(0, colon), port, who, timeout, true);
+  return connect_tcp(address.place.substr(0, colon), port, who, timeout, true, "init_method");
 }
 
 }  // namespace

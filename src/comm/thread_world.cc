@@ -22,37 +22,47 @@ const std::vector<const ThreadCall*>& ThreadMeeting::enter(int rank, const Threa
   attendance_[slot].count += 1;
   attendance_[slot].name = call.name;
   attendance_[slot].inside = true;
-  sync_locked(lock, rank, timeout);
+  await_entry(lock, rank, timeout);
   const std::string problem = disagreement();
   if (!problem.empty()) {
-    // The peers may still be reading this rank's call.
-    sync_locked(lock, rank, timeout);
-    attendance_[slot].inside = false;
+    await_exit(lock, rank);  // the peers may still be reading this rank's call
     lock.unlock();
     TORCH_CHECK(false, problem);
   }
   return calls_;
 }
 
-void ThreadMeeting::sync(int rank, std::chrono::milliseconds timeout, const std::string& failure) {
+void ThreadMeeting::sync(int rank, const std::string& failure) {
   std::unique_lock lock(world_.mutex_);
   if (failure_.empty() && !failure.empty()) {
     failure_ = "rank " + std::to_string(world_ranks_[static_cast<std::size_t>(rank)]) + ": " + failure;
   }
-  sync_locked(lock, rank, timeout);
-  attendance_[static_cast<std::size_t>(rank)].inside = false;
-  TORCH_CHECK_VALUE(last_failure_.empty(), "meshtorch: a collective failed on ", last_failure_);
+  await_exit(lock, rank);
+  if (last_failure_.empty()) return;
+  const std::string problem = last_failure_;  // the next collective may clear it once the lock is gone
+  lock.unlock();
+  TORCH_CHECK_VALUE(false, "meshtorch: a collective failed on ", problem);
 }
 
-void ThreadMeeting::sync_locked(std::unique_lock<std::mutex>& lock, int rank, std::chrono::milliseconds timeout) {
+bool ThreadMeeting::arrive_locked() {
+  if (++arrived_ < size()) return false;
+  arrived_ = 0;
+  ++generation_;
+  last_failure_ = std::exchange(failure_, {});
+  changed_.notify_all();
+  return true;
+}
+
+void ThreadMeeting::await_exit(std::unique_lock<std::mutex>& lock, int rank) {
   const std::uint64_t generation = generation_;
-  if (++arrived_ == size()) {
-    arrived_ = 0;
-    ++generation_;
-    last_failure_ = std::exchange(failure_, {});
-    changed_.notify_all();
-    return;
-  }
+  if (!arrive_locked()) changed_.wait(lock, [&] { return generation_ != generation; });
+  attendance_[static_cast<std::size_t>(rank)].inside = false;
+}
+
+void ThreadMeeting::await_entry(std::unique_lock<std::mutex>& lock, int rank,
+                                std::chrono::milliseconds timeout) {
+  const std::uint64_t generation = generation_;
+  if (arrive_locked()) return;
   std::string obstacle;
   const auto over = [&] {
     if (generation_ != generation) return true;
@@ -67,7 +77,8 @@ void ThreadMeeting::sync_locked(std::unique_lock<std::mutex>& lock, int rank, st
   lock.unlock();
   TORCH_CHECK(in_time, "meshtorch: a collective did not complete in ", timeout.count(), " ms\n  ", where,
               "\n  do: see that all ranks of the group call the same collectives in the same order");
-  TORCH_CHECK(false, "meshtorch: a collective cannot complete: ", obstacle, "\n  ", where);
+  TORCH_CHECK(false, "meshtorch: a collective cannot complete: ", obstacle, "\n  ", where,
+              "\n  do: see that no rank of the group leaves before the others");
 }
 
 std::string ThreadMeeting::disagreement() const {
@@ -88,13 +99,28 @@ std::string ThreadMeeting::describe() const {
     if (a.count == 0) {
       text.append("has called nothing in this group");
     } else {
-      text.append(a.inside ? "is in " : "has left ").append(a.name).append(" #").append(std::to_string(a.count));
+      text.append(a.inside ? "is in " : "has left ")
+          .append(a.name)
+          .append(" #")
+          .append(std::to_string(a.count));
     }
   }
   return text;
 }
 
-ThreadWorld::ThreadWorld(int size) : state_(static_cast<std::size_t>(size), RankState::running) {}
+ThreadWorld::ThreadWorld(int size)
+    : state_(static_cast<std::size_t>(size), RankState::running), joined_(static_cast<std::size_t>(size)) {}
+
+bool ThreadWorld::join(int rank) {
+  const std::scoped_lock lock(mutex_);
+  const auto has_left = [](RankState state) { return state != RankState::running; };
+  if (std::any_of(state_.begin(), state_.end(), has_left)) return false;
+  TORCH_CHECK_VALUE(!joined_[static_cast<std::size_t>(rank)],
+                    "meshtorch: two threads joined one world as rank ", rank,
+                    "\n  do: give each thread a rank of its own");
+  joined_[static_cast<std::size_t>(rank)] = true;
+  return true;
+}
 
 std::shared_ptr<ThreadMeeting> ThreadWorld::meeting(const std::vector<int>& world_ranks) {
   const std::scoped_lock lock(mutex_);

@@ -1,4 +1,5 @@
-// Ranks that are threads of one process: where they meet for a collective, and how they learn that one of them is gone.
+// Ranks that are threads of one process: where they meet for a collective, and how they learn that one of
+// them is gone.
 #pragma once
 
 #include <chrono>
@@ -23,16 +24,19 @@ struct ThreadCall {
 
 class ThreadWorld;
 
-// The meeting point of one group. All members enter with a call, work on each other's arguments, and leave together.
+// The meeting point of one group. All members enter with a call, work on each other's arguments, and leave
+// together.
 class ThreadMeeting {
  public:
   ThreadMeeting(ThreadWorld& world, std::vector<int> world_ranks);
 
-  // Blocks until every member has entered. Throws the same error on every member if their signatures differ; throws if a
-  // member failed, returned, or did not come in time.
-  const std::vector<const ThreadCall*>& enter(int rank, const ThreadCall& call, std::chrono::milliseconds timeout);
-  // Blocks until every member is here. A member that could not do its part says why in `failure`; then all throw it.
-  void sync(int rank, std::chrono::milliseconds timeout, const std::string& failure = {});
+  // Blocks until every member has entered. Throws the same error on every member if their signatures differ;
+  // throws if a member failed, returned, or did not come in time.
+  const std::vector<const ThreadCall*>& enter(int rank, const ThreadCall& call,
+                                              std::chrono::milliseconds timeout);
+  // Blocks until every member that entered is here; they read each other's arguments until then, so that it
+  // never gives up. A member that could not do its part says why in `failure`; then all throw it.
+  void sync(int rank, const std::string& failure = {});
 
   int size() const { return static_cast<int>(world_ranks_.size()); }
   // "rank 0: waiting in all_reduce #3; rank 1: left all_gather #2; …", for messages.
@@ -45,7 +49,12 @@ class ThreadMeeting {
     std::string name;         // the latest of them
     bool inside = false;
   };
-  void sync_locked(std::unique_lock<std::mutex>& lock, int rank, std::chrono::milliseconds timeout);
+  // Joins the generation that is gathering; true if that completes it.
+  bool arrive_locked();
+  // Waits for all members to enter; gives up if one cannot come or does not in time.
+  void await_entry(std::unique_lock<std::mutex>& lock, int rank, std::chrono::milliseconds timeout);
+  // Waits for members that are all inside and will come.
+  void await_exit(std::unique_lock<std::mutex>& lock, int rank);
   std::string disagreement() const;
 
   ThreadWorld& world_;
@@ -68,6 +77,9 @@ class ThreadWorld {
   // The meeting of the group with these world ranks; every member gets the same one.
   std::shared_ptr<ThreadMeeting> meeting(const std::vector<int>& world_ranks);
 
+  // Called once by each rank of a world that is found by name. False if a rank has left already, so that this
+  // world is ending.
+  bool join(int rank);
   // Called by a rank that ends: by an error, whose text every other rank will see, or by returning.
   void fail(int rank, std::exception_ptr error, const std::string& what);
   void finish(int rank);
@@ -85,6 +97,7 @@ class ThreadWorld {
 
   mutable std::mutex mutex_;
   std::vector<RankState> state_;
+  std::vector<bool> joined_;
   int failed_rank_ = -1;
   std::string failed_what_;
   std::exception_ptr failure_;

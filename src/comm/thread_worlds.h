@@ -8,7 +8,8 @@
 
 namespace meshtorch {
 
-// The world of this name, made by the first that asks and dropped when its last rank leaves. Throws if it has another size.
-std::shared_ptr<ThreadWorld> thread_world(const std::string& name, int size);
+// Makes the calling thread a rank of the world of this name, which the first that asks makes and the first
+// that leaves ends. Throws if it has another size or the rank is taken.
+std::shared_ptr<ThreadWorld> join_thread_world(const std::string& name, int size, int rank);
 
 }  // namespace meshtorch

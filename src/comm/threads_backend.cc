@@ -1,6 +1,8 @@
 // Collectives of thread ranks: each reads its peers' inputs in place and writes its own outputs.
 #include "comm/threads_backend.h"
 
+#include <ATen/ops/empty_like.h>
+
 #include <algorithm>
 
 #include "comm/completed_work.h"
@@ -9,6 +11,8 @@
 
 namespace meshtorch {
 namespace {
+
+constexpr int64_t kSmallNumel = 1 << 14;
 
 std::string describe(const at::Tensor& t) { return c10::str(c10::toString(t.scalar_type()), t.sizes()); }
 
@@ -20,10 +24,13 @@ std::string describe(const std::vector<at::Tensor>& tensors) {
 
 at::Tensor flat(const at::Tensor& t) { return t.contiguous().view({-1}); }
 
-at::Tensor part(const at::Tensor& flat_tensor, Range range) { return flat_tensor.narrow(0, range.begin, range.size); }
+at::Tensor part(const at::Tensor& flat_tensor, Range range) {
+  return flat_tensor.narrow(0, range.begin, range.size);
+}
 
 const at::Tensor& only(const std::vector<at::Tensor>& tensors) {
-  TORCH_CHECK(tensors.size() == 1, "meshtorch: the threads backend takes one tensor per rank, not ", tensors.size());
+  TORCH_CHECK(tensors.size() == 1, "meshtorch: the threads backend takes one tensor per rank, not ",
+              tensors.size());
   return tensors[0];
 }
 
@@ -35,16 +42,21 @@ std::vector<int64_t> exclusive_sums(const std::vector<int64_t>& sizes) {
 
 }  // namespace
 
-ThreadsBackend::ThreadsBackend(std::shared_ptr<ThreadWorld> world, std::shared_ptr<ThreadMeeting> meeting, int rank,
-                               std::chrono::milliseconds timeout)
-    : Backend(rank, meeting->size()), world_(std::move(world)), meeting_(std::move(meeting)), timeout_(timeout) {}
+ThreadsBackend::ThreadsBackend(std::shared_ptr<ThreadWorld> world, std::shared_ptr<ThreadMeeting> meeting,
+                               int rank, std::chrono::milliseconds timeout)
+    : Backend(rank, meeting->size()),
+      world_(std::move(world)),
+      meeting_(std::move(meeting)),
+      timeout_(timeout) {}
 
-ThreadsBackend::WorkPtr ThreadsBackend::meet(const char* name, const std::string& signature, Arguments arguments,
+ThreadsBackend::WorkPtr ThreadsBackend::meet(const char* name, const std::string& signature,
+                                             Arguments arguments,
                                              const std::function<void(const Peers&)>& body) {
   return meet(name, signature, std::move(arguments), body, nullptr);
 }
 
-ThreadsBackend::WorkPtr ThreadsBackend::meet(const char* name, const std::string& signature, Arguments arguments,
+ThreadsBackend::WorkPtr ThreadsBackend::meet(const char* name, const std::string& signature,
+                                             Arguments arguments,
                                              const std::function<void(const Peers&)>& body,
                                              const std::function<void(const Peers&)>& after_all) {
   const at::NoGradGuard no_grad;
@@ -65,34 +77,53 @@ ThreadsBackend::WorkPtr ThreadsBackend::meet(const char* name, const std::string
       return error.what();
     }
   };
-  meeting_->sync(rank_, timeout_, failure_of(body));
-  if (after_all) meeting_->sync(rank_, timeout_, failure_of(after_all));
+  meeting_->sync(rank_, failure_of(body));
+  if (after_all) meeting_->sync(rank_, failure_of(after_all));
   return completed_work(rank_, std::move(results));
 }
 
 ThreadsBackend::WorkPtr ThreadsBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   const at::Tensor& tensor = only(tensors);
   const int root = static_cast<int>(opts.rootRank);
-  return meet("broadcast", c10::str(describe(tensor), ", root ", root), {{tensor}, {}}, [&](const Peers& peers) {
-    if (rank_ != root) tensor.copy_(peers(root).inputs[0]);
-  });
+  return meet("broadcast", c10::str(describe(tensor), ", root ", root), {{tensor}, {}},
+              [&](const Peers& peers) {
+                if (rank_ != root) tensor.copy_(peers(root).inputs[0]);
+              });
 }
 
-// In place: each rank reduces one part of all inputs into its own tensor; when all have, it copies the other parts.
 ThreadsBackend::WorkPtr ThreadsBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   const c10d::AllreduceCoalescedOptions coalesced{{opts}};
   return allreduce_coalesced(tensors, coalesced);
 }
 
+// In place. Of small tensors each rank reduces the whole by itself, which saves a meeting; of others it
+// reduces one part of all inputs into its own tensor, and when all have, copies the other parts.
 ThreadsBackend::WorkPtr ThreadsBackend::allreduce_coalesced(Tensors& tensors,
                                                             const c10d::AllreduceCoalescedOptions& opts) {
   const c10d::ReduceOp::RedOpType op = opts.reduceOp.op_;
   check_reducible(op, tensors);
   Tensors buffers;
   for (const at::Tensor& t : tensors) buffers.push_back(flat(t));
+  const std::string signature = c10::str(describe(tensors), ", ", reduce_op_name(op));
+  const auto is_small = [](const at::Tensor& t) { return t.numel() <= kSmallNumel; };
+  if (std::all_of(tensors.begin(), tensors.end(), is_small)) {
+    Tensors sums;
+    auto work = meet("all_reduce", signature, {buffers, {}}, [&](const Peers& peers) {
+      for (std::size_t i = 0; i < buffers.size(); ++i) {
+        Tensors terms;
+        for (int r = 0; r < size_; ++r) terms.push_back(peers(r).inputs[i]);
+        sums.push_back(at::empty_like(buffers[i]));
+        reduce_into(sums.back(), terms, op);
+      }
+    });
+    // Nobody reads this rank's tensors any more.
+    const at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < sums.size(); ++i) tensors[i].copy_(sums[i].view(tensors[i].sizes()));
+    return work;
+  }
   const auto my_part = [&](const at::Tensor& t, int rank) { return part(t, chunk(t.numel(), size_, rank)); };
   return meet(
-      "all_reduce", c10::str(describe(tensors), ", ", reduce_op_name(op)), {buffers, {}},
+      "all_reduce", signature, {buffers, {}},
       [&](const Peers& peers) {
         for (std::size_t i = 0; i < buffers.size(); ++i) {
           Tensors terms;
@@ -145,15 +176,16 @@ ThreadsBackend::WorkPtr ThreadsBackend::allgather_into_tensor_coalesced(Tensors&
   return meet("all_gather_into_tensor", describe(inputs), {inputs, {}}, [&](const Peers& peers) {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       TORCH_CHECK_VALUE(outputs[i].is_contiguous() && outputs[i].numel() == inputs[i].numel() * size_,
-                        "meshtorch: all_gather_into_tensor needs a contiguous output of ", size_, " times the input's ",
-                        inputs[i].numel(), " elements, not ", outputs[i].sizes());
+                        "meshtorch: all_gather_into_tensor needs a contiguous output of ", size_,
+                        " times the input's ", inputs[i].numel(), " elements, not ", outputs[i].sizes());
       const at::Tensor rows = outputs[i].view({size_, inputs[i].numel()});
       for (int r = 0; r < size_; ++r) rows[r].copy_(peers(r).inputs[i].reshape({-1}));
     }
   });
 }
 
-ThreadsBackend::WorkPtr ThreadsBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
+ThreadsBackend::WorkPtr ThreadsBackend::gather(TensorLists& outputs, Tensors& inputs,
+                                               const c10d::GatherOptions& opts) {
   const at::Tensor& input = only(inputs);
   const int root = static_cast<int>(opts.rootRank);
   return meet("gather", c10::str("root ", root), {{input}, {}}, [&](const Peers& peers) {
@@ -168,8 +200,9 @@ ThreadsBackend::WorkPtr ThreadsBackend::scatter(Tensors& outputs, TensorLists& i
   const int root = static_cast<int>(opts.rootRank);
   Arguments arguments;
   if (rank_ == root) arguments.inputs = inputs.at(0);
-  return meet("scatter", c10::str("root ", root), std::move(arguments),
-              [&](const Peers& peers) { output.copy_(peers(root).inputs.at(static_cast<std::size_t>(rank_))); });
+  return meet("scatter", c10::str("root ", root), std::move(arguments), [&](const Peers& peers) {
+    output.copy_(peers(root).inputs.at(static_cast<std::size_t>(rank_)));
+  });
 }
 
 ThreadsBackend::WorkPtr ThreadsBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
@@ -180,7 +213,8 @@ ThreadsBackend::WorkPtr ThreadsBackend::reduce_scatter(Tensors& outputs, TensorL
   return meet("reduce_scatter", c10::str(describe(inputs[0]), ", ", reduce_op_name(op)), {inputs[0], {}},
               [&](const Peers& peers) {
                 Tensors terms;
-                for (int r = 0; r < size_; ++r) terms.push_back(peers(r).inputs[static_cast<std::size_t>(rank_)]);
+                for (int r = 0; r < size_; ++r)
+                  terms.push_back(peers(r).inputs[static_cast<std::size_t>(rank_)]);
                 reduce_into(output, terms, op);
               });
 }
@@ -192,14 +226,15 @@ ThreadsBackend::WorkPtr ThreadsBackend::_reduce_scatter_base(at::Tensor& output,
   return reduce_scatter_tensor_coalesced(outputs, inputs, opts);
 }
 
-ThreadsBackend::WorkPtr ThreadsBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                                                        const c10d::ReduceScatterOptions& opts) {
+ThreadsBackend::WorkPtr ThreadsBackend::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
   const c10d::ReduceOp::RedOpType op = opts.reduceOp.op_;
   check_reducible(op, inputs);
   Tensors buffers;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    TORCH_CHECK_VALUE(inputs[i].numel() == outputs[i].numel() * size_, "meshtorch: reduce_scatter_tensor needs ", size_,
-                      " times the output's ", outputs[i].numel(), " elements, not ", inputs[i].sizes());
+    TORCH_CHECK_VALUE(inputs[i].numel() == outputs[i].numel() * size_,
+                      "meshtorch: reduce_scatter_tensor needs ", size_, " times the output's ",
+                      outputs[i].numel(), " elements, not ", inputs[i].sizes());
     buffers.push_back(flat(inputs[i]));
   }
   return meet("reduce_scatter_tensor", c10::str(describe(inputs), ", ", reduce_op_name(op)), {buffers, {}},
@@ -207,7 +242,8 @@ ThreadsBackend::WorkPtr ThreadsBackend::reduce_scatter_tensor_coalesced(Tensors&
                 for (std::size_t i = 0; i < buffers.size(); ++i) {
                   Tensors terms;
                   const Range mine{outputs[i].numel() * rank_, outputs[i].numel()};
-                  for (int r = 0; r < size_; ++r) terms.push_back(part(peers(r).inputs[i], mine).view(outputs[i].sizes()));
+                  for (int r = 0; r < size_; ++r)
+                    terms.push_back(part(peers(r).inputs[i], mine).view(outputs[i].sizes()));
                   reduce_into(outputs[i], terms, op);
                 }
               });
@@ -218,7 +254,8 @@ ThreadsBackend::WorkPtr ThreadsBackend::alltoall_base(at::Tensor& output, at::Te
                                                       std::vector<int64_t>& input_splits,
                                                       const c10d::AllToAllOptions&) {
   const auto even = [&](const at::Tensor& t) {
-    TORCH_CHECK_VALUE(t.dim() > 0 && t.size(0) % size_ == 0, "meshtorch: all_to_all_single without split sizes needs dim 0 to be a multiple of ",
+    TORCH_CHECK_VALUE(t.dim() > 0 && t.size(0) % size_ == 0,
+                      "meshtorch: all_to_all_single without split sizes needs dim 0 to be a multiple of ",
                       size_, ", not ", t.sizes());
     return std::vector<int64_t>(static_cast<std::size_t>(size_), t.size(0) / size_);
   };
@@ -231,15 +268,17 @@ ThreadsBackend::WorkPtr ThreadsBackend::alltoall_base(at::Tensor& output, at::Te
                   const auto slot = static_cast<std::size_t>(r);
                   const Arguments& peer = peers(r);
                   const int64_t sent = peer.splits[static_cast<std::size_t>(rank_)];
-                  TORCH_CHECK_VALUE(sent == output_splits[slot], "meshtorch: all_to_all_single: rank ", r, " sends ", sent,
-                                    " rows to rank ", rank_, ", which expects ", output_splits[slot]);
+                  TORCH_CHECK_VALUE(sent == output_splits[slot], "meshtorch: all_to_all_single: rank ", r,
+                                    " sends ", sent, " rows to rank ", rank_, ", which expects ",
+                                    output_splits[slot]);
                   const int64_t from = exclusive_sums(peer.splits)[static_cast<std::size_t>(rank_)];
                   output.narrow(0, offsets[slot], sent).copy_(peer.inputs[0].narrow(0, from, sent));
                 }
               });
 }
 
-ThreadsBackend::WorkPtr ThreadsBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions&) {
+ThreadsBackend::WorkPtr ThreadsBackend::alltoall(Tensors& outputs, Tensors& inputs,
+                                                 const c10d::AllToAllOptions&) {
   return meet("all_to_all", "", {inputs, {}}, [&](const Peers& peers) {
     for (int r = 0; r < size_; ++r) {
       outputs[static_cast<std::size_t>(r)].copy_(peers(r).inputs.at(static_cast<std::size_t>(rank_)));

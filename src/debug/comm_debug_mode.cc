@@ -18,15 +18,22 @@ struct CommDebugState {
 namespace {
 
 constexpr std::array<std::string_view, 17> kNames{
-    "all_reduce",       "all_reduce_coalesced",
-    "all_gather",       "all_gather_into_tensor",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_gather",
+    "all_gather_into_tensor",
     "all_gather_into_tensor_coalesced",
-    "reduce_scatter",   "reduce_scatter_tensor",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
     "reduce_scatter_tensor_coalesced",
-    "all_to_all",       "all_to_all_single",
-    "broadcast",        "reduce",
-    "gather",           "scatter",
-    "send",             "recv",
+    "all_to_all",
+    "all_to_all_single",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "send",
+    "recv",
     "barrier",
 };
 
@@ -66,7 +73,8 @@ const Operator* find_operator(std::string_view name) {
   constexpr std::string_view kPrefix = "c10d::";
   if (!name.starts_with(kPrefix)) return nullptr;
   name.remove_prefix(kPrefix.size());
-  const auto* found = std::find_if(kOperators.begin(), kOperators.end(), [&](const Operator& o) { return o.name == name; });
+  const auto* found =
+      std::find_if(kOperators.begin(), kOperators.end(), [&](const Operator& o) { return o.name == name; });
   return found == kOperators.end() ? nullptr : found;
 }
 
@@ -86,7 +94,8 @@ std::int64_t bytes_in(const c10::IValue& value) {
 
 std::int64_t group_size(c10::ArrayRef<const c10::IValue> inputs) {
   for (const c10::IValue& value : inputs) {
-    if (value.isCustomClass() && value.type() == c10::getCustomClassType<c10::intrusive_ptr<c10d::ProcessGroup>>()) {
+    if (value.isCustomClass() &&
+        value.type() == c10::getCustomClassType<c10::intrusive_ptr<c10d::ProcessGroup>>()) {
       return value.toCustomClass<c10d::ProcessGroup>()->getSize();
     }
   }
@@ -157,12 +166,17 @@ std::string_view to_string(Collective collective) { return kNames.at(static_cast
 
 CommWait::~CommWait() {
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin_;
-  for (const auto& state : active().states) state->counts.at(kind_).seconds += spent.count();
+  for (const auto& state : active().states) state->counts.spend(kind_, spent.count());
 }
 
 std::int64_t CommCounts::operator[](Collective collective) const {
   const auto found = statistics_.find(collective);
   return found == statistics_.end() ? 0 : found->second.count;
+}
+
+void CommCounts::spend(Collective collective, double seconds) {
+  const auto found = statistics_.find(collective);
+  if (found != statistics_.end()) found->second.seconds += seconds;
 }
 
 std::int64_t CommCounts::total() const {
@@ -186,8 +200,9 @@ const CommCounts& CommDebugMode::get_comm_counts() const { return state_->counts
 std::string CommDebugMode::table() const {
   const auto row = [](std::string_view name, const CommStatistics& s) {
     std::array<char, 128> line{};
-    std::snprintf(line.data(), line.size(), "%-34.*s %7lld %15lld %10.3f\n", static_cast<int>(name.size()), name.data(),
-                  static_cast<long long>(s.count), static_cast<long long>(s.bytes_sent), s.seconds * 1e3);
+    std::snprintf(line.data(), line.size(), "%-34.*s %7lld %15lld %10.3f\n", static_cast<int>(name.size()),
+                  name.data(), static_cast<long long>(s.count), static_cast<long long>(s.bytes_sent),
+                  s.seconds * 1e3);
     return std::string(line.data());
   };
   std::string text = "collective                           count      bytes sent    time ms\n";
@@ -204,9 +219,11 @@ std::string CommDebugMode::table() const {
 std::string CommDebugMode::json() const {
   nlohmann::ordered_json collectives = nlohmann::ordered_json::object();
   for (const auto& [collective, s] : state_->counts.statistics()) {
-    collectives[std::string(to_string(collective))] = {{"count", s.count}, {"bytes_sent", s.bytes_sent}, {"seconds", s.seconds}};
+    collectives[std::string(to_string(collective))] = {
+        {"count", s.count}, {"bytes_sent", s.bytes_sent}, {"seconds", s.seconds}};
   }
-  const nlohmann::ordered_json document{{"total_count", get_total_counts()}, {"collectives", std::move(collectives)}};
+  const nlohmann::ordered_json document{{"total_count", get_total_counts()},
+                                        {"collectives", std::move(collectives)}};
   return document.dump(2);
 }
 

@@ -32,7 +32,8 @@ void on_processes(int n, const std::function<void(int rank)>& body) {
   if (process_rank() >= n) return;
   const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, process_store());
   try {
-    init_process_group(store, {.backend = "gloo", .rank = process_rank(), .world_size = n, .timeout = kTimeout});
+    init_process_group(store,
+                       {.backend = "gloo", .rank = process_rank(), .world_size = n, .timeout = kTimeout});
     body(process_rank());
   } catch (const c10::Error& error) {
     ADD_FAILURE() << "rank " << process_rank() << ": " << error.what_without_backtrace();
@@ -40,6 +41,17 @@ void on_processes(int n, const std::function<void(int rank)>& body) {
     ADD_FAILURE() << "rank " << process_rank() << ": " << error.what();
   }
   if (is_initialized()) destroy_process_group();
+}
+
+// Rank 0 serves the store: it leaves last.
+void leave_together() {
+  const int world_size = std::atoi(std::getenv("WORLD_SIZE"));
+  process_store()->add("left", 1);
+  const auto end = std::chrono::steady_clock::now() + kTimeout;
+  while (process_rank() == 0 && process_store()->add("left", 0) < world_size &&
+         std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
 }
 
 }  // namespace
@@ -71,13 +83,15 @@ std::string error_of(const std::function<void()>& call) {
 }
 
 ::testing::AssertionResult is_equal(const torch::Tensor& actual, const torch::Tensor& expected) {
-  if (actual.scalar_type() == expected.scalar_type() && actual.sizes() == expected.sizes() && torch::equal(actual, expected)) {
+  if (actual.scalar_type() == expected.scalar_type() && actual.sizes() == expected.sizes() &&
+      torch::equal(actual, expected)) {
     return ::testing::AssertionSuccess();
   }
   return ::testing::AssertionFailure() << "got\n" << actual << "\nexpected\n" << expected;
 }
 
-::testing::AssertionResult is_close(const torch::Tensor& actual, const torch::Tensor& expected, double tolerance) {
+::testing::AssertionResult is_close(const torch::Tensor& actual, const torch::Tensor& expected,
+                                    double tolerance) {
   if (actual.scalar_type() == expected.scalar_type() && actual.sizes() == expected.sizes() &&
       torch::allclose(actual, expected, tolerance, tolerance, /*equal_nan=*/true)) {
     return ::testing::AssertionSuccess();
@@ -89,5 +103,7 @@ std::string error_of(const std::function<void()>& call) {
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  const int result = RUN_ALL_TESTS();
+  if (meshtorch::testing::ranks_are_processes()) meshtorch::testing::leave_together();
+  return result;
 }

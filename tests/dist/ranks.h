@@ -1,4 +1,5 @@
-// Runs the body of a test on n ranks: threads of this process, or, when a launcher started it, gloo processes.
+// Runs the body of a test on n ranks: threads of this process, or, when a launcher started it, gloo
+// processes.
 #pragma once
 
 #include "precompiled.h"
@@ -7,8 +8,9 @@ namespace meshtorch::testing {
 
 namespace mt = meshtorch;
 
-// Runs `body` on ranks 0 … n - 1 of a world of n ranks that is made for it. A rank that throws fails the test; a collective that takes
-// a minute is an error on every rank. Under a launcher, processes beyond n take no part.
+// Runs `body` on ranks 0 … n - 1 of a world of n ranks that is made for it. A rank that throws fails the
+// test; a collective that takes a minute is an error on every rank. Under a launcher, processes beyond n take
+// no part.
 void on_ranks(int n, const std::function<void(int rank)>& body);
 
 // True when the ranks are processes.
@@ -19,6 +21,7 @@ std::string error_of(const std::function<void()>& call);
 
 // Exact and approximate equality of plain tensors, shape and type included.
 ::testing::AssertionResult is_equal(const torch::Tensor& actual, const torch::Tensor& expected);
-::testing::AssertionResult is_close(const torch::Tensor& actual, const torch::Tensor& expected, double tolerance = 1e-6);
+::testing::AssertionResult is_close(const torch::Tensor& actual, const torch::Tensor& expected,
+                                    double tolerance = 1e-6);
 
 }  // namespace meshtorch::testing

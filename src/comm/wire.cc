@@ -1,0 +1,95 @@
+// How tensors travel.
+#include "comm/wire.h"
+
+#include <ATen/ATen.h>
+
+#include "comm/pending.h"
+#include "comm/reduce.h"
+
+namespace meshtorch {
+namespace {
+
+using Op = c10d::ReduceOp;
+
+// The types that all backends of c10d move and reduce.
+bool is_common(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+    case at::kDouble:
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kChar:
+    case at::kByte:
+    case at::kInt:
+    case at::kLong:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Op::RedOpType on_bytes_of_bools(Op::RedOpType op) {
+  switch (op) {
+    case Op::SUM:
+    case Op::BOR:
+      return Op::MAX;
+    case Op::PRODUCT:
+    case Op::BAND:
+      return Op::MIN;
+    default:
+      return op;
+  }
+}
+
+}  // namespace
+
+at::Tensor prepared(const at::Tensor& t) {
+  wait_pending(t);
+  const at::Tensor plain = t.detach().contiguous();
+  return plain.dim() == 0 ? plain.view({1}) : plain;
+}
+
+at::Tensor writable_copy(const at::Tensor& t) {
+  wait_pending(t);
+  return t.detach().clone(at::MemoryFormat::Contiguous);
+}
+
+at::Tensor as_cargo(const at::Tensor& t) {
+  return is_common(t.scalar_type()) ? t : t.unsqueeze(-1).view(at::kByte);
+}
+
+at::Tensor from_cargo(const at::Tensor& cargo, at::ScalarType type) {
+  return cargo.scalar_type() == type ? cargo : cargo.view(type).squeeze(-1);
+}
+
+WireReduction::WireReduction(ReduceOp op, const std::vector<at::Tensor>& tensors, int group_size)
+    : op_(static_cast<Op::RedOpType>(op)), type_(tensors.at(0).scalar_type()) {
+  for (const at::Tensor& t : tensors) {
+    TORCH_CHECK_VALUE(
+        t.scalar_type() == type_, "meshtorch: a coalesced collective takes tensors of one type, not ",
+        c10::toString(type_), " and ", c10::toString(t.scalar_type()), "\n  do: make one call for each type");
+  }
+  check_reducible(op_, tensors);
+  if (op_ == Op::AVG) {
+    op_ = Op::SUM;
+    divisor_ = group_size;
+  }
+  if (type_ == at::kBool) op_ = on_bytes_of_bools(op_);
+}
+
+at::Tensor WireReduction::encode(const at::Tensor& contiguous) const {
+  if (is_common(type_)) return contiguous;
+  if (type_ == at::kBool) return contiguous.view(at::kByte);
+  if (at::isComplexType(type_)) return at::view_as_real(contiguous);
+  return contiguous.to(at::isIntegralType(type_, false) ? at::kLong : at::kFloat);
+}
+
+at::Tensor WireReduction::decode(at::Tensor reduced) const {
+  if (divisor_ != 1) reduced.div_(divisor_);
+  if (is_common(type_)) return reduced;
+  if (type_ == at::kBool) return reduced.view(at::kBool);
+  if (at::isComplexType(type_)) return at::view_as_complex(reduced);
+  return reduced.to(type_);
+}
+
+}  // namespace meshtorch
