@@ -1,7 +1,8 @@
-// The front door: 4 ranks as threads of this process, a mesh, collectives along its axes, and what they cost.
-#include <ATen/ATen.h>
+// The front door: 4 ranks as threads of this process, a distributed tensor, and a small model that trains as on one device.
 #include <meshtorch/meshtorch.h>
+#include <torch/torch.h>
 
+#include <iomanip>
 #include <iostream>
 #include <sstream>
 
@@ -9,14 +10,45 @@ namespace mt = meshtorch;
 
 namespace {
 
-// "[1 2 3]"
-std::string show(const at::Tensor& t) {
-  std::ostringstream text;
-  for (std::int64_t i = 0; i < t.numel(); ++i) text << (i > 0 ? " " : "") << t.reshape({-1})[i].item<float>();
-  return "[" + text.str() + "]";
+// Two layers, written for one device.
+struct MlpImpl : torch::nn::Module {
+  MlpImpl() {
+    const torch::NoGradGuard no_grad;
+    double scale = 1;
+    for (auto& p : parameters()) p.copy_(torch::sin(torch::arange(p.numel()) * (scale += 0.5)).view_as(p) / 4);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return down(torch::gelu(up(x))); }
+
+  torch::nn::Linear up = register_module("up", torch::nn::Linear(16, 30));
+  torch::nn::Linear down = register_module("down", torch::nn::Linear(30, 4));
+};
+TORCH_MODULE(Mlp);
+
+// Splits the hidden units over axis tp: 30 of them, which 2 ranks share evenly and 4 would not; both are fine.
+void parallelize(const Mlp& model, const mt::DeviceMesh& mesh) {
+  const auto place = [&](torch::Tensor& p, const mt::Placement& on_tp) {
+    p.set_data(mt::distribute_tensor(p.detach(), mesh, {mt::Replicate(), on_tp}));
+  };
+  place(model->up->weight, mt::Shard(0));
+  place(model->up->bias, mt::Shard(0));
+  place(model->down->weight, mt::Shard(1));
+  place(model->down->bias, mt::Replicate());
 }
 
-// A title, then one line of each rank, in order.
+std::vector<double> train(const Mlp& model, const torch::Tensor& batch, const torch::Tensor& target) {
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.02));
+  std::vector<double> losses;
+  for (int step = 0; step < 30; ++step) {
+    optimizer.zero_grad();
+    const torch::Tensor loss = torch::mse_loss(model->forward(batch), target);
+    loss.backward();
+    optimizer.step();
+    losses.push_back(loss.item<double>());
+  }
+  return losses;
+}
+
+// A title, then what each rank says, in order.
 void tell(const std::string& title, const std::string& line) {
   for (int turn = 0; turn < mt::get_world_size(); ++turn) {
     if (turn == 0 && mt::get_rank() == 0) std::cout << "\n" << title << "\n";
@@ -25,44 +57,46 @@ void tell(const std::string& title, const std::string& line) {
   }
 }
 
-void run(int rank) {
+void show_tensors(const mt::DeviceMesh& mesh) {
   // [snippet]
-  // 4 ranks, 2 by 2.
-  const mt::DeviceMesh mesh = mt::init_device_mesh(at::kCPU, {2, 2}, {"dp", "tp"});
+  // 5 rows over axis dp, 4 columns over axis tp: every torch:: function works on x, and its shape is the whole one.
+  const mt::DTensor x = mt::distribute_tensor(torch::arange(20.0).view({5, 4}), mesh, {mt::Shard(0), mt::Shard(1)});
+  const torch::Tensor y = torch::relu(torch::mm(x, x.t()) - 100);
+  const torch::Tensor whole = mt::DTensor(y).full_tensor();
+  // [snippet]
+  tell("A tensor of shape [5, 4] on " + mesh.to_string(), c10::str("holds ", x.to_local().sizes(), "; relu(x x' - 100) sums to ", y.sum().item<double>()));
+  if (mt::get_rank() == 0) std::cout << "\n" << mt::explain_redistribute(x, {mt::Replicate(), mt::Shard(0)});
+  TORCH_CHECK(torch::equal(whole, torch::relu(torch::mm(torch::arange(20.0).view({5, 4}), torch::arange(20.0).view({5, 4}).t()) - 100)));
+}
+
+void show_training(const mt::DeviceMesh& mesh) {
+  const torch::Tensor batch = torch::sin(torch::arange(7 * 16)).view({7, 16});
+  const torch::Tensor target = torch::cos(torch::arange(7 * 4)).view({7, 4});
+  const std::vector<double> alone = train(Mlp(), batch, target);
+
+  Mlp model;
+  parallelize(model, mesh);
   mt::CommDebugMode comm;  // counts this rank's collectives
-
-  // Sums over the world and along one axis.
-  const at::Tensor mine = at::full({1}, rank + 1.0F);
-  const at::Tensor world_sum = mt::all_reduce(mine, "sum", {});
-  const at::Tensor row_sum = mt::all_reduce(mine, "sum", mesh["tp"]);
-
-  // Uneven shards of 0 … 9, one of them empty, put together.
-  const mt::Splits sizes{4, 4, 2, 0};
-  const at::Tensor shard = at::arange(10.0F).split_with_sizes(sizes)[static_cast<std::size_t>(rank)];
-  const at::Tensor whole = mt::all_gather_tensor(shard, 0, {}, sizes);
-
-  // Gradients of the sum of all ranks' losses.
-  const at::Tensor x = at::ones({2}).requires_grad_();
-  const at::Tensor loss = (rank + 1) * mt::all_reduce_autograd(x, "sum", {}).sum();
-  loss.backward();
+  const auto split_batch = [&](const torch::Tensor& t) { return mt::distribute_tensor(t, mesh, {mt::Shard(0), mt::Replicate()}); };
+  const std::vector<double> together = train(model, split_batch(batch), split_batch(target));
   comm.stop();
-  // [snippet]
-
-  tell("A mesh: " + mesh.to_string(),
-       c10::str("is at dp=", mesh.get_local_rank("dp"), ", tp=", mesh.get_local_rank("tp")));
-  tell("all_reduce: sums over the world and along axis tp",
-       "gave " + show(mine) + ", has " + show(world_sum) + " and " + show(row_sum));
-  tell("all_gather: uneven shards come together", "held " + show(shard) + ", has " + show(whole));
-  tell("backward: the gradient of the sum of all ranks' losses", show(x.grad()));
-  if (rank == 0) std::cout << "\nCommDebugMode: what rank 0 communicated\n" << comm.table();
-  TORCH_CHECK(
-      world_sum.item<float>() == 10 && at::equal(whole, at::arange(10.0F)) && x.grad()[0].item<float>() == 10,
-      "the ranks do not agree");
+  if (mt::get_rank() != 0) return;
+  std::cout << "\nA model of two layers, its batch of 7 split over dp, its weights over tp; AdamW, 30 steps\n  step   one device   4 ranks\n";
+  for (std::size_t step = 0; step < alone.size(); step += 7) {
+    std::cout << std::setw(6) << step << std::fixed << std::setprecision(6) << std::setw(13) << alone[step] << std::setw(10) << together[step] << "\n";
+    TORCH_CHECK(std::abs(alone[step] - together[step]) < 1e-4 * alone[step], "the losses differ");
+  }
+  std::cout << "\nWhat rank 0 communicated\n" << comm.table();
 }
 
 }  // namespace
 
 int main() {
-  mt::spawn(4, run);  // or mt::init_process_group() in a program that meshtorch-run or torchrun starts
+  // Or mt::init_process_group() in a program that meshtorch-run or torchrun starts.
+  mt::spawn(4, [](int) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
+    show_tensors(mesh);
+    show_training(mesh);
+  });
   std::cout << "\nall ranks agree\n";
 }

@@ -86,6 +86,7 @@ std::shared_ptr<MeshImpl> MeshImpl::get(c10::DeviceType device_type, Numbers ran
     mesh->shape_ = std::move(shape);
     mesh->names_ = std::move(names);
     mesh->content_ = content;
+    mesh->backend_ = context->world().backend;
     mesh->world_rank_ = context->world().rank;
     mesh->root_ = std::move(root);
     mesh->context_ = context;

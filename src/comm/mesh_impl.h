@@ -37,6 +37,7 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   const std::optional<Numbers>& coordinate() const { return coordinate_; }
   std::int64_t world_rank() const { return world_rank_; }
   const std::string& content() const { return content_; }
+  const std::string& backend() const { return backend_; }
 
   std::size_t axis_index(std::int64_t axis) const;
   std::int64_t axis_named(const std::string& name) const;
@@ -66,6 +67,7 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   Numbers shape_;
   Names names_;
   std::string content_;
+  std::string backend_;
   std::int64_t world_rank_ = 0;
   std::optional<Numbers> coordinate_;
   std::shared_ptr<MeshImpl> root_;  // null for a mesh that was not cut from another

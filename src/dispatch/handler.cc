@@ -8,6 +8,7 @@
 #include "local/index_mask.h"
 #include "meshtorch/device_mesh.h"
 #include "redistribute/execute/execute.h"
+#include "tensor/from_local.h"
 #include "tensor/write_back.h"
 
 namespace meshtorch {
@@ -74,7 +75,7 @@ void Handler::run_by_rule() {
   const CallKey call_key = key();
   if (const auto known = mesh_->decisions().find(call_key)) {
     torch::jit::Stack view_arguments;
-    if (info_.is_view) view_arguments = copy_of_arguments();
+    if (info_.is_view && !is_sure_to_share_memory(*known)) view_arguments = copy_of_arguments();
     run_locally(*known);
     wrap_results(*known, view_arguments);
     return;
@@ -85,6 +86,11 @@ void Handler::run_by_rule() {
   complete(*decision, *mesh_, tensors_in(c10::ArrayRef<c10::IValue>(stack_).slice(base_)));
   mesh_->decisions().insert(call_key, decision);
   wrap_results(*decision, global_arguments);
+}
+
+bool Handler::is_sure_to_share_memory(const Decision& decision) const {
+  const DTensorMeta& base = *operands_[0].meta;
+  return decision.moves[0] == nullptr && !base.write_back && (!info_.local_op || base.local.is_contiguous());
 }
 
 torch::jit::Stack Handler::copy_of_arguments() const {
@@ -117,6 +123,7 @@ void Handler::collect(const at::Tensor& tensor, std::size_t argument_index, int 
                       info_.arguments[argument_index].name, ": ", DeviceMesh(meta->mesh).to_string(), "\n  before it: ",
                       DeviceMesh(mesh_->shared_from_this()).to_string(), "\n  do: redistribute one of them to the other's mesh");
   }
+  if (meta != nullptr) is_assumed_ |= meta->is_assumed;
   operands_.push_back({argument_index, element, tensor, meta});
 }
 
@@ -154,14 +161,12 @@ CallKey Handler::key() const {
     for (const std::int64_t size : operand.tensor.sizes()) key.push_back(size);
     for (const std::int64_t stride : operand.tensor.strides()) key.push_back(stride);
   }
-  for (std::size_t i = 0; i < info_.arguments.size(); ++i) {
-    if (info_.arguments[i].is_in_key) append_number(key, stack_[base_ + i]);
-  }
+  for (const std::size_t i : info_.key_arguments) append_number(key, stack_[base_ + i]);
   return key;
 }
 
 void Handler::run_locally(const Decision& decision) {
-  const std::vector<at::Tensor> locals = localize_arguments(decision);
+  const LocalTensors locals = localize_arguments(decision);
   std::vector<at::Tensor> elsewhere;  // for each mask: which indices are not in this rank's part
   for (const IndexMask& mask : decision.masks) elsewhere.push_back(apply_mask(mask, argument(mask.table), argument(mask.argument)));
   (info_.local_op ? *info_.local_op : info_.op).callBoxed(&stack_);
@@ -169,20 +174,20 @@ void Handler::run_locally(const Decision& decision) {
   restore_written(decision, locals);
 }
 
-std::vector<at::Tensor> Handler::localize_arguments(const Decision& decision) {
-  std::vector<at::Tensor> locals;
-  locals.reserve(operands_.size());
+Handler::LocalTensors Handler::localize_arguments(const Decision& decision) {
+  LocalTensors locals;
   for (std::size_t i = 0; i < operands_.size(); ++i) {
     const Operand& operand = operands_[i];
     at::Tensor local = operand.meta != nullptr ? operand.meta->local : operand.tensor;
     if (const Layout* target = decision.moves[i]) {
-      const Layout& from = operand.meta != nullptr ? *operand.meta->layout : *mesh_->layout(Placements(mesh_->shape().size()));
-      local = redistribute_local(local, operand.tensor.sizes().vec(), from, *target);
+      const Layout& replicated = *mesh_->layout(Placements(mesh_->shape().size()));
+      local = operand.meta != nullptr ? local_under(operand.tensor, *target)
+                                      : redistribute_local(local, local.sizes().vec(), replicated, *target);
     }
     if (operand.element < 0) argument(operand.argument) = local;
     locals.push_back(std::move(local));
   }
-  for (std::size_t i = 0; i < info_.arguments.size(); ++i) {
+  for (std::size_t i = 0; info_.takes_lists && i < info_.arguments.size(); ++i) {
     if (info_.arguments[i].kind == ArgumentInfo::Kind::tensor_list && argument(i).isList()) localize_list(i, locals);
   }
   for (const auto& [index, value] : decision.replaced) argument(index) = value;
@@ -190,7 +195,7 @@ std::vector<at::Tensor> Handler::localize_arguments(const Decision& decision) {
 }
 
 // A new list: the one on the stack belongs to the caller.
-void Handler::localize_list(std::size_t index, const std::vector<at::Tensor>& locals) {
+void Handler::localize_list(std::size_t index, const LocalTensors& locals) {
   const std::size_t count = argument(index).toListRef().size();
   c10::List<std::optional<at::Tensor>> optionals;
   std::vector<at::Tensor> tensors(count);
@@ -208,7 +213,8 @@ void Handler::localize_list(std::size_t index, const std::vector<at::Tensor>& lo
   }
 }
 
-void Handler::restore_written(const Decision& decision, const std::vector<at::Tensor>& locals) {
+void Handler::restore_written(const Decision& decision, const LocalTensors& locals) {
+  if (!info_.writes) return;
   for (const std::size_t i : decision.restores) {
     const DTensorMeta& meta = *operands_[i].meta;
     const at::Tensor back = redistribute_local(locals[i], operands_[i].tensor.sizes().vec(), *decision.moves[i], *meta.layout);
@@ -228,8 +234,10 @@ void Handler::wrap_results(const Decision& decision, const torch::jit::Stack& ar
     const std::size_t index = next++;
     const ResultPlan& plan = decision.results[index];
     if (!local.defined()) return local;
-    if (!info_.is_view) return wrap(std::move(local), plan.layout, plan.sizes, plan.strides);
-    return wrap_view(std::move(local), plan, operands_[0].tensor, decision.moves[0] != nullptr, info_.op, arguments, index);
+    at::Tensor result = info_.is_view ? wrap_view(std::move(local), plan, operands_[0].tensor, decision.moves[0] != nullptr, info_.op, arguments, index)
+                                      : wrap(std::move(local), plan.layout, plan.sizes, plan.strides);
+    if (is_assumed_) meta_of(result)->is_assumed = !plan.layout->is_replicated;
+    return result;
   };
   for (std::size_t r = 0; r < count; ++r) {
     c10::IValue& value = stack_[stack_.size() - count + r];

@@ -42,6 +42,8 @@ class Handler {
   at::Tensor call_again() const;
 
  private:
+  using LocalTensors = c10::SmallVector<at::Tensor, 6>;
+
   void collect_operands();
   void collect(const at::Tensor& tensor, std::size_t argument, int element);
   void check_plain_operands();
@@ -49,9 +51,10 @@ class Handler {
   void change_shape();
   CallKey key() const;
   void run_locally(const Decision& decision);
-  std::vector<at::Tensor> localize_arguments(const Decision& decision);
-  void localize_list(std::size_t index, const std::vector<at::Tensor>& locals);
-  void restore_written(const Decision& decision, const std::vector<at::Tensor>& locals);
+  LocalTensors localize_arguments(const Decision& decision);
+  void localize_list(std::size_t index, const LocalTensors& locals);
+  void restore_written(const Decision& decision, const LocalTensors& locals);
+  bool is_sure_to_share_memory(const Decision& decision) const;
   void wrap_results(const Decision& decision, const torch::jit::Stack& arguments);
   const at::Tensor& written_operand(int argument_index) const;
   torch::jit::Stack copy_of_arguments() const;
@@ -61,6 +64,7 @@ class Handler {
   const std::size_t base_;  // where the arguments begin
   Operands operands_;
   MeshImpl* mesh_ = nullptr;
+  bool is_assumed_ = false;  // of one of the operands: see DTensorMeta
 };
 
 // Decides how a call runs; the results' sizes and strides are left open. (decide.cc)

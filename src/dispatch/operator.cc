@@ -109,6 +109,8 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle) : op(handle), name
     info.is_out = info.is_written && (a.is_out() || a.kwarg_only());
     info.is_in_key = info.kind == ArgumentInfo::Kind::other && decides(*a.real_type());
     writes |= info.is_written;
+    takes_lists |= info.kind == ArgumentInfo::Kind::tensor_list;
+    if (info.is_in_key) key_arguments.push_back(arguments.size());
     arguments.push_back(std::move(info));
   }
   for (const c10::Argument& result : schema.returns()) {

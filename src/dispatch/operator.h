@@ -29,6 +29,8 @@ struct OperatorInfo {
   c10::OperatorHandle op;
   std::string name;  // "add.Tensor", with the namespace if it is not aten
   std::vector<ArgumentInfo> arguments;
+  std::vector<std::size_t> key_arguments;  // those that are in the key
+  bool takes_lists = false;                // of tensors
   // For each result, the argument that it is (in-place, out=), or -1.
   std::vector<int> returned_argument;
   std::vector<bool> returns_list;

@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "dispatch/handler.h"
-#include "redistribute/execute/execute.h"
+#include "tensor/from_local.h"
 
 namespace meshtorch {
 namespace {
@@ -17,7 +17,7 @@ at::Tensor whole(const at::Tensor& tensor) {
   if (meta == nullptr) return tensor;
   TORCH_CHECK(meta->mesh->coordinate(), "meshtorch: rank ", meta->mesh->world_rank(), " is not in the tensor's mesh and cannot read its data");
   const Layout* replicated = meta->mesh->layout(Placements(meta->layout->placements.size()));
-  return redistribute_local(meta->local, tensor.sizes().vec(), *meta->layout, *replicated);
+  return local_under(tensor, *replicated);
 }
 
 // item(): the global value, on every rank.

@@ -52,7 +52,7 @@ class Moves {
  private:
   struct GroupCost {
     std::int64_t members = 1;
-    AxisCost worst;
+    AxisCost worst{0, 0};
   };
   // How many members need each index that an all_to_all sends.
   std::int64_t copies(const State& after, AxisSet axes) const;

@@ -48,6 +48,7 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
     TORCH_CHECK_VALUE(!impl.coordinate() || local.sizes() == c10::IntArrayRef(expected), "meshtorch: from_local: the shard is ", local.sizes(),
                       ", but of ", c10::IntArrayRef(shape), " under ", to_string(layout->placements), " it would be ", c10::IntArrayRef(expected));
   }
+  const bool is_assumed = !options.run_check && !options.shape && shape != local.sizes();
   const Shape strides = options.stride ? *options.stride : dense_strides_like(shape, local.strides());
   const Placements back = options.grad_placements.value_or(gradient_placements(layout->placements));
   const Layout* gradient_layout = checked_layout(impl, back, local.dim());
@@ -56,7 +57,9 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
       [&](const at::Tensor& x) {
         // A rank outside the mesh holds a stand-in.
         at::Tensor mine = impl.coordinate() ? x.detach() : at::zeros(local_shape_of(shape, *layout), x.options());
-        return wrap(std::move(mine), layout, shape, strides);
+        at::Tensor wrapped = wrap(std::move(mine), layout, shape, strides);
+        meta_of(wrapped)->is_assumed = is_assumed;
+        return wrapped;
       },
       [=](const at::Tensor& gradient) { return DTensor(redistribute_tensor(gradient, gradient_layout, {})).to_local(); });
 }

@@ -3,14 +3,34 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <numeric>
 
+#include "comm/rank_context.h"
 #include "meshtorch/collectives.h"
+#include "redistribute/execute/execute.h"
 #include "redistribute/transfer.h"
 #include "tensor/meta.h"
 
 namespace meshtorch {
 namespace {
+
+using Exchange = std::function<at::Tensor(const at::Tensor& row, const Group& group)>;
+
+// Counted as a collective of the user's.
+at::Tensor gather_rows(const at::Tensor& row, const Group& group) { return all_gather_tensor(row, 0, group); }
+
+// Not counted: the user did not ask for it. The backend is called without the dispatcher.
+at::Tensor gather_rows_quietly(const at::Tensor& row, const Group& group) {
+  at::Tensor input = row;
+  at::Tensor output = at::empty({group.size(), row.size(1)}, row.options());
+  group.process_group()->getBackend(c10::DeviceType::CPU)->_allgather_base(output, input, c10d::AllgatherOptions())->wait();
+  return output;
+}
+
+bool communicates(const Plan& plan) {
+  return std::any_of(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return is_collective(step.kind); });
+}
 
 std::vector<int> all_axes(const MeshImpl& mesh) {
   std::vector<int> axes(mesh.shape().size());
@@ -29,7 +49,9 @@ Shape shape_of_equal_shards(c10::IntArrayRef local, const Layout& layout) {
   return shape;
 }
 
-Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout, const std::optional<Shape>& claimed) {
+namespace {
+
+Shape compare_shards(const at::Tensor& local, const Layout& layout, const std::optional<Shape>& claimed, const Exchange& exchange) {
   constexpr std::int64_t kMaxDims = 24;
   const MeshImpl& mesh = *layout.mesh;
   if (!mesh.coordinate()) return claimed.value_or(shape_of_equal_shards(local.sizes(), layout));
@@ -42,7 +64,7 @@ Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout, con
   mine[2] = static_cast<std::int64_t>(hash_value(layout.placements) & 0x7FFFFFFFFFFFFFFFULL);
   std::copy(local.sizes().begin(), local.sizes().end(), mine.begin() + 3);
   const std::vector<int> axes = all_axes(mesh);
-  const at::Tensor table = all_gather_tensor(at::tensor(mine, at::kLong).unsqueeze(0), 0, mesh.group(axes)).contiguous();
+  const at::Tensor table = exchange(at::tensor(mine, at::kLong).unsqueeze(0), mesh.group(axes)).contiguous();
   const auto* rows = table.const_data_ptr<std::int64_t>();
   const auto row = [&](std::size_t member) { return rows + member * mine.size(); };
   const std::vector<Shape> members = group_members(mesh.shape(), axes, coordinate_in(mesh));
@@ -76,6 +98,25 @@ Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout, con
                       c10::IntArrayRef(expected), "\n  do: split as torch::chunk does, or give the shape that the shards come from");
   }
   return shape;
+}
+
+}  // namespace
+
+Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout, const std::optional<Shape>& claimed) {
+  return compare_shards(local, layout, claimed, gather_rows);
+}
+
+at::Tensor local_under(const at::Tensor& tensor, const Layout& to) {
+  DTensorMeta& meta = *meta_of(tensor);
+  const Shape shape = tensor.sizes().vec();
+  if (meta.is_assumed && meta.layout != &to) {
+    const auto plan = plan_between(shape, static_cast<std::int64_t>(tensor.element_size()), *meta.layout, to);
+    // Thread ranks compare shapes in every collective anyway.
+    const bool must_compare = communicates(*plan) && meta.mesh->backend() != "threads" && meta.mesh->backend() != "fake";
+    if (must_compare) compare_shards(meta.local, *meta.layout, shape, gather_rows_quietly);
+    if (communicates(*plan)) meta.is_assumed = false;
+  }
+  return redistribute_local(meta.local, shape, *meta.layout, to);
 }
 
 }  // namespace meshtorch

@@ -14,4 +14,8 @@ Shape shape_of_equal_shards(c10::IntArrayRef local, const Layout& layout);
 // layout, or the `claimed` shape.
 Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout, const std::optional<Shape>& claimed);
 
+// This rank's local tensor of `tensor` under another layout, as redistribute_local gives it. If the shards were only assumed to be equal, and
+// the plan communicates, the ranks first compare them; shards that differ are an error on every rank.
+at::Tensor local_under(const at::Tensor& tensor, const Layout& to);
+
 }  // namespace meshtorch

@@ -21,6 +21,8 @@ struct DTensorMeta final : c10::BackendMeta {
   const Layout* layout = nullptr;
   std::shared_ptr<MeshImpl> mesh;  // keeps the layout alive
   std::shared_ptr<const WriteBack> write_back;
+  // The global shape was concluded from this rank's shard alone: the ranks have to compare before they communicate.
+  bool is_assumed = false;
 
   // set_data() and its kin copy the meta: each tensor has its own.
   c10::intrusive_ptr<c10::BackendMeta> clone(const c10::intrusive_ptr<c10::BackendMeta>& self) const override;

@@ -5,7 +5,7 @@
 
 #include "autograd/differentiable.h"
 #include "comm/pending.h"
-#include "redistribute/execute/execute.h"
+#include "tensor/from_local.h"
 #include "tensor/meta.h"
 
 namespace meshtorch {
@@ -13,9 +13,7 @@ namespace {
 
 at::Tensor moved(const at::Tensor& tensor, const Layout* to, const RedistributeOptions& options) {
   const DTensorMeta& meta = *meta_of(tensor);
-  at::Tensor local = meta.local;
-  if (options.forward_dtype) local = local.to(*options.forward_dtype);
-  at::Tensor result = redistribute_local(local, tensor.sizes().vec(), *meta.layout, *to);
+  at::Tensor result = local_under(options.forward_dtype ? tensor.to(*options.forward_dtype) : tensor, *to);
   if (!options.async_op) wait_pending(result);
   // The result is a tensor of its own: writing to it must not change the source.
   if (!is_pending_tensor(result) && result.is_alias_of(meta.local)) {

@@ -5,6 +5,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include "redistribute/execute/execute.h"
+#include "tensor/from_local.h"
 
 namespace meshtorch {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 at::Tensor whole(const at::Tensor& tensor) {
   const DTensorMeta& meta = *meta_of(tensor);
   const Layout* replicated = meta.layout->mesh->layout(Placements(meta.layout->placements.size()));
-  return redistribute_local(meta.local, tensor.sizes().vec(), *meta.layout, *replicated);
+  return local_under(tensor, *replicated);
 }
 
 // The shard of the base after the view's value has been put in its place.
