@@ -1,6 +1,7 @@
 // A tensor whose data is still under way.
 #include "comm/pending.h"
 
+#include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 
 #include <atomic>
@@ -12,11 +13,14 @@
 namespace meshtorch {
 namespace {
 
-// Data on its way to one or more tensors; asked for once, whoever needs it first. Rides on a tensor as its
-// backend meta, so that a tensor which took over another's metadata (set_data) finds it too.
-class Arrival : public c10::BackendMeta {
+// Data on its way to one or more tensors; asked for once, whoever needs it first. It stands in for their
+// storage until then, so that a tensor which takes over another's metadata (set_data) finds it too.
+class Arrival : public c10::StorageImpl {
  public:
-  explicit Arrival(std::function<at::Tensor()> finish) : finish_(std::move(finish)) {}
+  Arrival(c10::Device device, std::function<at::Tensor()> finish)
+      : StorageImpl(use_byte_size_t(), 0, c10::DataPtr(nullptr, device), /*allocator=*/nullptr,
+                    /*resizable=*/false),
+        finish_(std::move(finish)) {}
 
   // Blocks until the data is there. If that fails, every call throws the error.
   const at::Tensor& get() {
@@ -48,7 +52,7 @@ class PendingImpl : public c10::TensorImpl {
   PendingImpl(c10::DispatchKeySet keys, const caffe2::TypeMeta& type, c10::Device device,
               c10::intrusive_ptr<Arrival> arrival)
       : TensorImpl(keys.add(kMeshKey), type, device), arrival_(std::move(arrival)) {
-    set_backend_meta(arrival_);
+    storage_ = c10::Storage(arrival_);
   }
 
   void wait() const {
@@ -103,7 +107,6 @@ class PendingImpl : public c10::TensorImpl {
   }
 
   void settle() {
-    set_backend_meta(nullptr);
     arrival_.reset();
     is_there_.store(true, std::memory_order_release);
   }
@@ -123,7 +126,7 @@ const PendingImpl* as_pending(const at::Tensor& tensor) {
 
 // The data that a plain tensor took over from a pending one before it was there.
 Arrival* arrival_of(const at::Tensor& tensor) {
-  return dynamic_cast<Arrival*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
+  return dynamic_cast<Arrival*>(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
 }
 
 }  // namespace
@@ -131,8 +134,9 @@ Arrival* arrival_of(const at::Tensor& tensor) {
 at::Tensor make_pending(c10::IntArrayRef sizes, const at::TensorOptions& options,
                         std::function<at::Tensor()> finish) {
   const c10::DispatchKeySet keys(options.computeDispatchKey());
-  auto impl = c10::make_intrusive<PendingImpl>(keys, options.dtype(), options.device(),
-                                               c10::make_intrusive<Arrival>(std::move(finish)));
+  auto impl =
+      c10::make_intrusive<PendingImpl>(keys, options.dtype(), options.device(),
+                                       c10::make_intrusive<Arrival>(options.device(), std::move(finish)));
   impl->set_sizes_contiguous(sizes);
   return at::Tensor(std::move(impl));
 }
@@ -150,7 +154,6 @@ void wait_pending(const at::Tensor& tensor) {
   } else if (Arrival* arrival = arrival_of(tensor)) {
     c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
     const at::Tensor data = arrival->get();
-    impl->set_backend_meta(nullptr);
     impl->shallow_copy_from(data.getIntrusivePtr());
   }
 }

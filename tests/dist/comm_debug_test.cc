@@ -12,7 +12,7 @@ namespace {
 using mt::Collective;
 
 // As PyTorch's tests of its comm mode: rank 1 of 2, no communication.
-class CommDebug : public ::testing::Test {
+class CommDebugCounts : public ::testing::Test {
  protected:
   void SetUp() override {
     mt::init_process_group({.backend = "fake", .init_method = "tcp://none:0", .rank = 1, .world_size = 2});
@@ -27,7 +27,7 @@ struct MLPImpl : torch::nn::Module {
 };
 TORCH_MODULE(MLP);
 
-TEST_F(CommDebug, CommMode) {
+TEST_F(CommDebugCounts, CommMode) {
   MLP model;
   const mt::CommDebugMode comm;
   torch::Tensor x = mt::all_gather_tensor(torch::randn({20, 10}), 0, {});
@@ -40,7 +40,7 @@ TEST_F(CommDebug, CommMode) {
   EXPECT_EQ(comm.get_comm_counts()[Collective::reduce_scatter_tensor], 1);
 }
 
-TEST_F(CommDebug, CommModeCoalesced) {
+TEST_F(CommDebugCounts, CommModeCoalesced) {
   MLP model;
   const mt::CommDebugMode comm;
   torch::Tensor x = mt::all_gather_tensor(torch::randn({20, 10}), 0, {});
@@ -52,7 +52,7 @@ TEST_F(CommDebug, CommModeCoalesced) {
   EXPECT_EQ(comm.get_comm_counts()[Collective::reduce_scatter_tensor], 1);
 }
 
-TEST_F(CommDebug, EveryCollectiveHasItsOwnCount) {
+TEST_F(CommDebugCounts, EveryCollectiveHasItsOwnCount) {
   const mt::CommDebugMode comm;
   const torch::Tensor x = torch::ones({4});
   mt::all_gather_into_tensor_coalesced({x, x}, {});
@@ -70,7 +70,7 @@ TEST_F(CommDebug, EveryCollectiveHasItsOwnCount) {
                                             "broadcast 1", "barrier 1"}));
 }
 
-TEST_F(CommDebug, CountsAUsersOwnCalls) {
+TEST_F(CommDebugCounts, CountsAUsersOwnCalls) {
   const mt::CommDebugMode comm;
   const auto group = mt::Group().process_group();
   std::vector<torch::Tensor> tensors{torch::ones({8})};
@@ -82,7 +82,7 @@ TEST_F(CommDebug, CountsAUsersOwnCalls) {
   EXPECT_EQ(comm.get_total_counts(), 2);
 }
 
-TEST_F(CommDebug, CountsBackward) {
+TEST_F(CommDebugCounts, CountsBackward) {
   const torch::Tensor x = torch::ones({4}).requires_grad_();
   mt::CommDebugMode comm;
   const torch::Tensor loss =
@@ -95,7 +95,7 @@ TEST_F(CommDebug, CountsBackward) {
   EXPECT_EQ(comm.get_total_counts(), 2);
 }
 
-TEST_F(CommDebug, NestedModesCountByThemselves) {
+TEST_F(CommDebugCounts, NestedModesCountByThemselves) {
   const mt::CommDebugMode outer;
   mt::barrier();
   {
@@ -108,7 +108,7 @@ TEST_F(CommDebug, NestedModesCountByThemselves) {
   EXPECT_EQ(outer.get_total_counts(), 3);
 }
 
-TEST_F(CommDebug, StopKeepsTheCountsAndRestartBeginsAtZero) {
+TEST_F(CommDebugCounts, StopKeepsTheCountsAndRestartBeginsAtZero) {
   mt::CommDebugMode comm;
   mt::barrier();
   comm.stop();
@@ -123,7 +123,7 @@ TEST_F(CommDebug, StopKeepsTheCountsAndRestartBeginsAtZero) {
   EXPECT_EQ(comm.get_total_counts(), 1);
 }
 
-TEST_F(CommDebug, NothingIsRegisteredWhenNoneIsActive) {
+TEST_F(CommDebugCounts, NothingIsRegisteredWhenNoneIsActive) {
   EXPECT_FALSE(at::hasCallbacks());
   {
     mt::CommDebugMode comm;
@@ -146,7 +146,7 @@ void three_collectives() {
   mt::reduce_scatter_tensor(torch::ones({4}), "sum", 0, {});
 }
 
-TEST_F(CommDebug, PrintsATable) {
+TEST_F(CommDebugCounts, PrintsATable) {
   const mt::CommDebugMode comm;
   three_collectives();
   EXPECT_EQ(std::regex_replace(comm.table(), std::regex(" +[0-9]+\\.[0-9]{3}\n"), " time\n"),
@@ -157,7 +157,7 @@ TEST_F(CommDebug, PrintsATable) {
             "total                                    4              56 time\n");
 }
 
-TEST_F(CommDebug, WritesJson) {
+TEST_F(CommDebugCounts, WritesJson) {
   const mt::CommDebugMode comm;
   three_collectives();
   EXPECT_EQ(std::regex_replace(comm.json(), std::regex("\"seconds\": [0-9.e-]+"), "\"seconds\": time"),

@@ -5,8 +5,8 @@
 
 #include <future>
 
-#include "../../src/comm/backend.h"
-#include "../../src/comm/rank_context.h"
+#include "comm/backend.h"
+#include "comm/rank_context.h"
 #include "ranks.h"
 
 namespace meshtorch::testing {

@@ -1,7 +1,7 @@
 // Results that are still under way: every way to the data waits for it, once, and a failure stays a failure.
 #include <future>
 
-#include "../../src/comm/pending.h"
+#include "comm/pending.h"
 #include "rank_data.h"
 
 namespace meshtorch::testing {

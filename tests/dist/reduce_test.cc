@@ -60,10 +60,10 @@ TEST_P(Reduce, AllReduceTakesLargeTensors) {
     EXPECT_TRUE(is_equal(mt::all_reduce(mine.t(), "max", {}), reduced(terms, "max").t()));
     EXPECT_TRUE(is_equal(mt::all_reduce_coalesced({mine[0], mine}, "min", {})[1], reduced(terms, "min")));
     // A user's own call, in place, on a tensor with gaps.
-    const torch::Tensor turned = mine.clone().t();
-    std::vector<torch::Tensor> tensors{turned};
-    if (!ranks_are_processes()) mt::Group().process_group()->allreduce(tensors)->wait();
-    if (!ranks_are_processes()) EXPECT_TRUE(is_equal(turned, reduced(terms, "sum").t()));
+    if (ranks_are_processes()) return;  // gloo takes contiguous tensors only
+    std::vector<torch::Tensor> turned{mine.clone().t()};
+    mt::Group().process_group()->allreduce(turned)->wait();
+    EXPECT_TRUE(is_equal(turned[0], reduced(terms, "sum").t()));
   });
 }
 
