@@ -10,5 +10,6 @@
 #include "meshtorch/launch.h"
 #include "meshtorch/placement.h"
 #include "meshtorch/process_group.h"
+#include "meshtorch/random.h"
 #include "meshtorch/rule.h"
 #include "meshtorch/version.h"

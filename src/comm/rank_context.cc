@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "comm/backend.h"
+#include "meshtorch/random.h"
 
 namespace meshtorch {
 namespace {
@@ -27,7 +28,7 @@ std::mutex& process_mutex() {
 
 }  // namespace
 
-RankContext::RankContext(World world) : world_(std::move(world)) {
+RankContext::RankContext(World world) : world_(std::move(world)), random_(starting_random().peek()) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(world_.size));
   std::iota(all.begin(), all.end(), 0);
   default_group_ = group(all);
@@ -72,6 +73,11 @@ std::shared_ptr<MeshImpl> RankContext::intern(const std::string& content,
   auto made = make();
   const std::scoped_lock lock(mutex_);
   return meshes_.try_emplace(content, std::move(made)).first->second;
+}
+
+RandomSource& starting_random() {
+  static RandomSource source({.seed = kDefaultSeed, .number = 0});
+  return source;
 }
 
 std::shared_ptr<RankContext> current_rank_or_null() {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/thread_world.h"
+#include "core/random_source.h"
 #include "meshtorch/group.h"
 
 namespace meshtorch {
@@ -48,6 +49,7 @@ class RankContext {
   // The one mesh of each content that this rank holds: `candidate`, unless an equal one is there.
   std::shared_ptr<MeshImpl> intern(const std::string& content,
                                    const std::function<std::shared_ptr<MeshImpl>()>& make);
+  RandomSource& random() { return random_; }
 
  private:
   World world_;
@@ -55,6 +57,7 @@ class RankContext {
   std::mutex mutex_;
   std::map<std::vector<std::int64_t>, std::shared_ptr<const GroupImpl>> groups_;
   std::map<std::string, std::shared_ptr<MeshImpl>> meshes_;
+  RandomSource random_;
 };
 
 // The context of the calling rank, also on the autograd threads that work for it. Throws if the rank has not
@@ -62,6 +65,8 @@ class RankContext {
 std::shared_ptr<RankContext> current_rank();
 // The same, null if the rank has not joined.
 std::shared_ptr<RankContext> current_rank_or_null();
+// Where the random numbers of ranks that join from now on start.
+RandomSource& starting_random();
 // Makes `context` that of the calling thread, or of the whole process.
 void set_thread_rank(std::shared_ptr<RankContext> context);
 void set_process_rank(std::shared_ptr<RankContext> context);

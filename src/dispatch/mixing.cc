@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include "autograd/gradient_guard.h"
+#include "dispatch/feature_dropout.h"
 #include "meshtorch/implicit_replication.h"
 
 namespace meshtorch {
@@ -41,6 +42,11 @@ void run_guarded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCompositeKey), stack);
 }
 
+// The composite operators that LibTorch would decompose wrongly.
+void run_taken_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (!run_feature_dropout(op, *stack)) run_composite(op, keys, stack);
+}
+
 // Registers the kernel for every operator that LibTorch decomposes; the others pass by at no cost.
 std::unique_ptr<torch::Library> register_composites() {
   auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", kCompositeKey, __FILE__, __LINE__);
@@ -51,7 +57,8 @@ std::unique_ptr<torch::Library> register_composites() {
     if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
     std::string full = name.name.substr(6);
     if (!name.overload_name.empty()) full += "." + name.overload_name;
-    library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_composite>());
+    library->impl(full.c_str(), is_feature_dropout(*op) ? torch::CppFunction::makeFromBoxedFunction<&run_taken_composite>()
+                                                        : torch::CppFunction::makeFromBoxedFunction<&run_composite>());
   }
   for (const char* name : {"sgn", "copysign.Tensor"}) {
     library->impl(name, torch::CppFunction::makeFromBoxedFunction<&run_guarded>());

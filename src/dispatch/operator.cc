@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "dispatch/special.h"
+#include "dispatch/special_random.h"
 
 namespace meshtorch {
 namespace {
@@ -137,6 +138,11 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle) : op(handle), name
   if (writes) functional = functional_variant(*this, schema);
   rule = rule_table().find(functional ? rule_name(functional->operator_name()) : name);
   special = special_operator(name);
+  const auto is_generator = [](const ArgumentInfo& argument) { return argument.name == "generator"; };
+  if (special == nullptr && rule == nullptr && !is_composite && op.hasTag(at::Tag::nondeterministic_seeded) &&
+      std::any_of(arguments.begin(), arguments.end(), is_generator)) {
+    special = draw_replicated;
+  }
   if (name == "view" || name == "_unsafe_view") local_op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::reshape", "");
 }
 

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "dispatch/handler.h"
+#include "dispatch/special_random.h"
 #include "tensor/from_local.h"
 
 namespace meshtorch {
@@ -245,7 +246,7 @@ void (*special_operator(const std::string& name))(Handler&) {
   };
   if (name.starts_with("c10d::")) return refuse_collective;
   const auto found = operators.find(name);
-  return found == operators.end() ? nullptr : found->second;
+  return found == operators.end() ? random_operator(name) : found->second;
 }
 
 }  // namespace meshtorch
