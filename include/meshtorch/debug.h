@@ -7,6 +7,10 @@
 #include <string>
 #include <string_view>
 
+namespace torch::nn {
+class Module;
+}
+
 namespace meshtorch {
 
 // The collectives that are told apart. to_string gives PyTorch's names: "all_reduce",
@@ -56,6 +60,12 @@ class CommCounts {
   std::map<Collective, CommStatistics> statistics_;
 };
 
+// What one module communicated, hooks and the modules inside it included.
+struct ModuleCommCounts {
+  CommCounts forward;
+  CommCounts backward;
+};
+
 struct CommDebugState;
 
 // Counts the collectives of this rank, forward and backward, whoever issues them, from its construction to
@@ -75,12 +85,20 @@ class CommDebugMode {
   const CommCounts& get_comm_counts() const;
   std::int64_t get_total_counts() const { return get_comm_counts().total(); }
 
-  // A table for people, and the same for programs.
+  // The counts by module, as "Net", "Net.layers.0.attn", …: modules that can have hooks (see module_hooks.h), below the outermost one
+  // that ran, whose class gives the first part.
+  const std::map<std::string, ModuleCommCounts>& get_module_counts() const;
+
+  // A table for people, and the same for programs. The first is of all together, the second by module, forward and backward apart.
   std::string table() const;
+  std::string module_table() const;
   std::string json() const;
 
  private:
   std::shared_ptr<CommDebugState> state_;
 };
+
+// The parameters of a module: name, global shape, type, placements and this rank's shape.
+std::string sharding_table(const torch::nn::Module& module);
 
 }  // namespace meshtorch

@@ -5,14 +5,15 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 
 #include "debug/comm_record.h"
+#include "debug/running_modules.h"
 
 namespace meshtorch {
 
 struct CommDebugState {
   CommCounts counts;
+  std::map<std::string, ModuleCommCounts> modules;
 };
 
 namespace {
@@ -135,10 +136,18 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   const Operator* op = find_operator(fn.name());
   if (op == nullptr) return nullptr;
   const std::int64_t bytes = traffic_of(*op, fn.inputs());
-  for (const auto& state : active().states) {
-    CommStatistics& statistics = state->counts.at(op->kind);
+  const auto add = [&](CommCounts& counts) {
+    CommStatistics& statistics = counts.at(op->kind);
     statistics.count += 1;
     statistics.bytes_sent += bytes;
+  };
+  const RunningModules running = running_modules();
+  for (const auto& state : active().states) {
+    add(state->counts);
+    for (const std::string& module : running.paths) {
+      ModuleCommCounts& counts = state->modules[module];
+      add(running.is_backward ? counts.backward : counts.forward);
+    }
   }
   return std::make_unique<CallContext>(op->kind);
 }
@@ -151,13 +160,16 @@ void activate(const std::shared_ptr<CommDebugState>& state) {
         at::RecordFunctionCallback(&on_start, [](const at::RecordFunction&, at::ObserverContext*) {})
             .needsInputs(true)
             .scopes({at::RecordScope::FUNCTION}));
+    watch_modules(true);
   }
   modes.states.push_back(state);
 }
 
 void deactivate(const std::shared_ptr<CommDebugState>& state) {
   ActiveModes& modes = active();
-  if (std::erase(modes.states, state) > 0 && modes.states.empty()) at::removeCallback(modes.observer);
+  if (std::erase(modes.states, state) == 0 || !modes.states.empty()) return;
+  at::removeCallback(modes.observer);
+  watch_modules(false);
 }
 
 }  // namespace
@@ -190,6 +202,7 @@ CommDebugMode::~CommDebugMode() { deactivate(state_); }
 
 void CommDebugMode::restart() {
   state_->counts.clear();
+  state_->modules.clear();
   activate(state_);
 }
 
@@ -197,34 +210,6 @@ void CommDebugMode::stop() { deactivate(state_); }
 
 const CommCounts& CommDebugMode::get_comm_counts() const { return state_->counts; }
 
-std::string CommDebugMode::table() const {
-  const auto row = [](std::string_view name, const CommStatistics& s) {
-    std::array<char, 128> line{};
-    std::snprintf(line.data(), line.size(), "%-34.*s %7lld %15lld %10.3f\n", static_cast<int>(name.size()),
-                  name.data(), static_cast<long long>(s.count), static_cast<long long>(s.bytes_sent),
-                  s.seconds * 1e3);
-    return std::string(line.data());
-  };
-  std::string text = "collective                           count      bytes sent    time ms\n";
-  CommStatistics sum;
-  for (const auto& [collective, statistics] : state_->counts.statistics()) {
-    text += row(to_string(collective), statistics);
-    sum.count += statistics.count;
-    sum.bytes_sent += statistics.bytes_sent;
-    sum.seconds += statistics.seconds;
-  }
-  return text + row("total", sum);
-}
-
-std::string CommDebugMode::json() const {
-  nlohmann::ordered_json collectives = nlohmann::ordered_json::object();
-  for (const auto& [collective, s] : state_->counts.statistics()) {
-    collectives[std::string(to_string(collective))] = {
-        {"count", s.count}, {"bytes_sent", s.bytes_sent}, {"seconds", s.seconds}};
-  }
-  const nlohmann::ordered_json document{{"total_count", get_total_counts()},
-                                        {"collectives", std::move(collectives)}};
-  return document.dump(2);
-}
+const std::map<std::string, ModuleCommCounts>& CommDebugMode::get_module_counts() const { return state_->modules; }
 
 }  // namespace meshtorch

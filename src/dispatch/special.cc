@@ -8,6 +8,7 @@
 
 #include "dispatch/handler.h"
 #include "dispatch/special_random.h"
+#include "local/class_split_loss.h"
 #include "tensor/from_local.h"
 
 namespace meshtorch {
@@ -243,6 +244,12 @@ void (*special_operator(const std::string& name))(Handler&) {
       {"as_strided_", refuse_as_strided},
       {"set_.source_Tensor", refuse_as_strided},
       {"resize_", refuse_as_strided},
+      {"_log_softmax", class_split_log_softmax},
+      {"_log_softmax_backward_data", class_split_log_softmax_backward},
+      {"nll_loss_forward", class_split_nll_loss},
+      {"nll_loss2d_forward", class_split_nll_loss},
+      {"nll_loss_backward", class_split_nll_loss_backward},
+      {"nll_loss2d_backward", class_split_nll_loss_backward},
   };
   if (name.starts_with("c10d::")) return refuse_collective;
   const auto found = operators.find(name);

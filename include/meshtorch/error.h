@@ -1,0 +1,20 @@
+// Errors that LibTorch has no class for. Wrong values are c10::ValueError, what is not supported c10::NotImplementedError.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+namespace meshtorch {
+
+// What PyTorch raises as AssertionError: a call that contradicts itself, whatever the values are.
+class AssertionError : public c10::Error {
+ public:
+  using c10::Error::Error;
+};
+
+// Throws an AssertionError of the message parts unless the condition holds.
+template <class... Part>
+void check_assertion(bool condition, const Part&... message) {
+  if (!condition) throw AssertionError({__func__, __FILE__, __LINE__}, c10::str(message...));
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,96 @@
+// LibTorch's modules with hooks: the same options, parameters and results, so that torch::nn:: becomes meshtorch::nn:: and nothing else
+// in a model changes.
+#pragma once
+
+#include <torch/nn/modules.h>
+
+#include "meshtorch/hooked.h"
+
+namespace meshtorch::nn {
+
+// What RMSNorm takes: the shape of the last dims, and eps (default: the smallest step of the input's type at 1).
+struct RMSNormOptions {
+  RMSNormOptions(std::vector<std::int64_t> shape) : normalized_shape(std::move(shape)) {}
+  RMSNormOptions(std::int64_t size) : normalized_shape{size} {}
+
+  RMSNormOptions& set_eps(std::optional<double> value) {
+    eps = value;
+    return *this;
+  }
+  RMSNormOptions& set_elementwise_affine(bool value) {
+    elementwise_affine = value;
+    return *this;
+  }
+
+  std::vector<std::int64_t> normalized_shape;
+  std::optional<double> eps = std::nullopt;
+  bool elementwise_affine = true;
+};
+
+// Divides by the root of the mean square over the last dims. LibTorch's C++ API has no such module.
+class RMSNormImpl : public torch::nn::Cloneable<RMSNormImpl> {
+ public:
+  explicit RMSNormImpl(RMSNormOptions options_);
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override;
+  torch::Tensor forward(const torch::Tensor& input);
+
+  RMSNormOptions options;
+  torch::Tensor weight;  // undefined if not elementwise_affine
+};
+MESHTORCH_MODULE(RMSNorm);
+
+#define MESHTORCH_NN(Name) MESHTORCH_MODULE_IMPL(Name, torch::nn::Name##Impl)
+
+MESHTORCH_NN(Identity);
+MESHTORCH_NN(Linear);
+MESHTORCH_NN(Bilinear);
+MESHTORCH_NN(Flatten);
+MESHTORCH_NN(Embedding);
+MESHTORCH_NN(EmbeddingBag);
+MESHTORCH_NN(Conv1d);
+MESHTORCH_NN(Conv2d);
+MESHTORCH_NN(Conv3d);
+MESHTORCH_NN(ConvTranspose1d);
+MESHTORCH_NN(ConvTranspose2d);
+MESHTORCH_NN(ConvTranspose3d);
+MESHTORCH_NN(LayerNorm);
+MESHTORCH_NN(GroupNorm);
+MESHTORCH_NN(LocalResponseNorm);
+MESHTORCH_NN(BatchNorm1d);
+MESHTORCH_NN(BatchNorm2d);
+MESHTORCH_NN(BatchNorm3d);
+MESHTORCH_NN(InstanceNorm1d);
+MESHTORCH_NN(InstanceNorm2d);
+MESHTORCH_NN(InstanceNorm3d);
+MESHTORCH_NN(Dropout);
+MESHTORCH_NN(Dropout2d);
+MESHTORCH_NN(Dropout3d);
+MESHTORCH_NN(AlphaDropout);
+MESHTORCH_NN(ReLU);
+MESHTORCH_NN(ReLU6);
+MESHTORCH_NN(LeakyReLU);
+MESHTORCH_NN(PReLU);
+MESHTORCH_NN(ELU);
+MESHTORCH_NN(GELU);
+MESHTORCH_NN(SiLU);
+MESHTORCH_NN(Mish);
+MESHTORCH_NN(Tanh);
+MESHTORCH_NN(Sigmoid);
+MESHTORCH_NN(Softplus);
+MESHTORCH_NN(Softmax);
+MESHTORCH_NN(LogSoftmax);
+MESHTORCH_NN(MaxPool1d);
+MESHTORCH_NN(MaxPool2d);
+MESHTORCH_NN(AvgPool1d);
+MESHTORCH_NN(AvgPool2d);
+MESHTORCH_NN(AdaptiveAvgPool1d);
+MESHTORCH_NN(AdaptiveAvgPool2d);
+MESHTORCH_NN(PixelShuffle);
+MESHTORCH_NN(Upsample);
+MESHTORCH_NN(MultiheadAttention);
+MESHTORCH_NN(CrossEntropyLoss);
+
+#undef MESHTORCH_NN
+
+}  // namespace meshtorch::nn

@@ -1,0 +1,92 @@
+// Which modules are running. Backward nodes are traced to modules by their sequence numbers: those that a module's forward records lie
+// between the numbers at its begin and end.
+#include "debug/running_modules.h"
+
+#include <ATen/SequenceNumber.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/distributed/c10d/RankLocal.hpp>
+#include <torch/nn/module.h>
+
+#include "meshtorch/module_hooks.h"
+#include "nn/hookable_module.h"
+
+namespace meshtorch {
+namespace {
+
+struct Frame {
+  const torch::nn::Module* module;
+  std::string path;
+  std::uint64_t first_node;
+};
+
+// The nodes [first, last) were recorded while these modules ran.
+struct Recorded {
+  std::uint64_t first;
+  std::uint64_t last;
+  std::vector<std::string> paths;
+};
+
+struct Watch {
+  bool is_on = false;
+  std::vector<Frame> frames;
+  std::vector<Recorded> recorded;  // inner modules before outer ones
+};
+
+Watch& watch() { return c10d::RankLocal<Watch>::get(); }
+
+std::string path_of(const torch::nn::Module& module, const std::vector<Frame>& frames) {
+  if (frames.empty()) {
+    std::string name = class_of(module);
+    if (const std::size_t scope = name.rfind("::"); scope != std::string::npos) name = name.substr(scope + 2);
+    if (name.ends_with("Impl")) name.resize(name.size() - 4);
+    return name;
+  }
+  const Frame& parent = frames.back();
+  for (const auto& part : parent.module->named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
+    if (part.value().get() == &module) return parent.path + "." + part.key();
+  }
+  return parent.path + "." + class_of(module);
+}
+
+std::vector<std::string> paths_of(const std::vector<Frame>& frames) {
+  std::vector<std::string> paths;
+  for (const Frame& frame : frames) paths.push_back(frame.path);
+  return paths;
+}
+
+}  // namespace
+
+void watch_modules(bool is_on) {
+  watch() = Watch{};
+  watch().is_on = is_on;
+}
+
+RunningModules running_modules() {
+  const Watch& now = watch();
+  const auto node = torch::autograd::get_current_node();
+  if (node == nullptr) return {paths_of(now.frames), false};
+  const std::uint64_t number = node->sequence_nr();
+  for (const Recorded& recorded : now.recorded) {
+    if (number >= recorded.first && number < recorded.last) return {recorded.paths, true};
+  }
+  return {{}, true};
+}
+
+bool ModuleScope::is_wanted() { return watch().is_on; }
+
+ModuleScope::ModuleScope(torch::nn::Module& module) : entered_(is_wanted()) {
+  if (!entered_) return;
+  auto& frames = watch().frames;
+  frames.push_back({&module, path_of(module, frames), at::sequence_number::peek()});
+}
+
+ModuleScope::~ModuleScope() {
+  Watch& now = watch();
+  if (!entered_ || now.frames.empty()) return;
+  const std::uint64_t first = now.frames.back().first_node;
+  const std::uint64_t last = at::sequence_number::peek();
+  if (last > first) now.recorded.push_back({first, last, paths_of(now.frames)});
+  now.frames.pop_back();
+}
+
+}  // namespace meshtorch

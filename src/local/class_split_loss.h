@@ -1,0 +1,14 @@
+// Cross entropy of logits that are split along the classes: what loss_parallel() switches on.
+#pragma once
+
+namespace meshtorch {
+
+class Handler;
+
+// Each runs the call on the shards if its tensor is split by class (forward: only inside a loss_parallel scope), else by its rule.
+void class_split_log_softmax(Handler& call);
+void class_split_log_softmax_backward(Handler& call);
+void class_split_nll_loss(Handler& call);
+void class_split_nll_loss_backward(Handler& call);
+
+}  // namespace meshtorch

@@ -1,0 +1,24 @@
+// Conversions between plain and distributed tensors at the edge of a module.
+#include "nn/edges.h"
+
+namespace meshtorch {
+
+DTensor annotated(const at::Tensor& tensor, const DeviceMesh& mesh, const Placement& layout, const std::optional<KnownSize>& known) {
+  if (is_dtensor(tensor)) return tensor;
+  FromLocalOptions options;
+  if (known && layout.is_shard() && layout.normalized(tensor.dim()).dim() == Shard(known->dim).normalized(tensor.dim()).dim()) {
+    options.shape = tensor.sizes().vec();
+    (*options.shape)[static_cast<std::size_t>(layout.normalized(tensor.dim()).dim())] = known->size;
+  }
+  return DTensor::from_local(tensor, mesh, {layout}, options);
+}
+
+DTensor moved_to(const DTensor& tensor, const Placement& layout) {
+  const Placement wanted = layout.normalized(tensor.dim());
+  if (tensor.placements().size() == 1 && tensor.placements()[0] == wanted) return tensor;
+  return tensor.redistribute({wanted}, {.async_op = true});
+}
+
+at::Tensor shard_if(bool use_local, const DTensor& tensor) { return use_local ? tensor.to_local() : at::Tensor(tensor); }
+
+}  // namespace meshtorch

@@ -1,0 +1,67 @@
+// Hooks of modules: what Hooked<Impl>::forward calls before and after the module's own forward.
+#include "meshtorch/module_hooks.h"
+
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+namespace meshtorch {
+
+const Values::Entry& Values::entry(std::size_t index) const {
+  TORCH_CHECK_VALUE(index < entries_.size(), "meshtorch: value ", index, " of ", entries_.size(), " was asked for");
+  return entries_[index];
+}
+
+at::Tensor& Values::operator[](std::size_t index) const {
+  const Entry& found = entry(index);
+  TORCH_CHECK_VALUE(found.tensor != nullptr, "meshtorch: value ", index, found.name.empty() ? "" : ", ", found.name, ", is not a tensor\n  do: ask is_tensor(",
+                    index, ") first");
+  return *found.tensor;
+}
+
+std::optional<std::size_t> Values::find(std::string_view name) const {
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (entries_[i].name == name) return i;
+  }
+  return std::nullopt;
+}
+
+Hookable::HookId Hookable::register_forward_pre_hook(PreHook hook) {
+  pre_hooks_.emplace_back(++last_id_, std::move(hook));
+  return last_id_;
+}
+
+Hookable::HookId Hookable::register_forward_hook(Hook hook) {
+  hooks_.emplace_back(++last_id_, std::move(hook));
+  return last_id_;
+}
+
+void Hookable::remove_hook(HookId id) {
+  const auto has_id = [id](const auto& hook) { return hook.first == id; };
+  std::erase_if(pre_hooks_, has_id);
+  std::erase_if(hooks_, has_id);
+}
+
+void Hookable::run_pre_hooks(torch::nn::Module& module, Values& inputs) const {
+  for (const auto& [id, hook] : pre_hooks_) hook(module, inputs);
+}
+
+void Hookable::run_hooks(torch::nn::Module& module, Values& outputs) const {
+  for (const auto& [id, hook] : hooks_) hook(module, outputs);
+}
+
+void Hookable::copy_hooks_below(const torch::nn::Module& from, torch::nn::Module& to) {
+  const auto sources = from.named_modules(/*name_prefix=*/"", /*include_self=*/false);
+  for (const auto& target : to.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
+    const auto* source = sources.find(target.key());
+    if (source == nullptr) continue;
+    const auto* from_hooks = dynamic_cast<const Hookable*>(source->get());
+    auto* to_hooks = dynamic_cast<Hookable*>(target.value().get());
+    if (from_hooks == nullptr || to_hooks == nullptr) continue;
+    to_hooks->pre_hooks_ = from_hooks->pre_hooks_;
+    to_hooks->hooks_ = from_hooks->hooks_;
+    to_hooks->last_id_ = from_hooks->last_id_;
+    to_hooks->is_distributed = from_hooks->is_distributed;
+  }
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,116 @@
+// Cross entropy on logits that are split by class.
+#include "ranks.h"
+
+namespace meshtorch::testing {
+namespace {
+
+namespace F = torch::nn::functional;
+using mt::Collective;
+using mt::DTensor;
+using mt::Replicate;
+using mt::Shard;
+
+torch::Tensor numbers(at::IntArrayRef sizes, double shift = 3) {
+  const int64_t count = c10::multiply_integers(sizes);
+  return ((torch::arange(count, torch::kDouble) * 7 + shift).remainder(11) - 5).view(sizes) / 4;
+}
+
+struct LossCase {
+  std::string name;
+  std::vector<int64_t> shape;
+  bool has_weight = false;
+  int64_t ignore_index = -100;
+  double label_smoothing = 0;
+};
+
+F::CrossEntropyFuncOptions options_of(const LossCase& c, int reduction) {
+  F::CrossEntropyFuncOptions options;
+  options.ignore_index(c.ignore_index).label_smoothing(c.label_smoothing);
+  if (c.has_weight) options.weight(numbers({c.shape.size() > 1 ? c.shape[1] : c.shape[0]}, 2).abs() + 0.5);
+  if (reduction == 0) options.reduction(torch::kNone);
+  if (reduction == 1) options.reduction(torch::kMean);
+  if (reduction == 2) options.reduction(torch::kSum);
+  return options;
+}
+
+torch::Tensor targets_of(const LossCase& c) {
+  if (c.shape.size() == 1) return torch::tensor(1, torch::kLong);
+  std::vector<int64_t> shape = c.shape;
+  shape.erase(shape.begin() + 1);
+  return (torch::arange(c10::multiply_integers(shape)) * 3 + 1).remainder(c.shape[1]).view(shape);
+}
+
+void expect_equal_to_one_device(const LossCase& c, const mt::DeviceMesh& mesh, const mt::Placements& placements, int reduction) {
+  SCOPED_TRACE(c.name + ", reduction " + std::to_string(reduction) + ", " + mt::to_string(placements));
+  const torch::Tensor plain = numbers(c.shape).requires_grad_();
+  const torch::Tensor target = targets_of(c);
+  const torch::Tensor expected = F::cross_entropy(plain, target, options_of(c, reduction));
+  (expected * expected).sum().backward();
+  const DTensor logits = mt::distribute_tensor(numbers(c.shape).requires_grad_(), mesh, placements);
+  const mt::implicit_replication weights_are_equal_on_all_ranks;
+  torch::Tensor loss;
+  {
+    const mt::loss_parallel scope;
+    loss = F::cross_entropy(logits, target, options_of(c, reduction));
+  }
+  EXPECT_TRUE(is_close(DTensor(loss).full_tensor(), expected, 1e-12));
+  (loss * loss).sum().backward();
+  EXPECT_TRUE(is_close(DTensor(logits.grad()).full_tensor(), plain.grad(), 1e-12));
+  EXPECT_EQ(DTensor(logits.grad()).placements(), placements);
+}
+
+class LossParallel : public ::testing::TestWithParam<LossCase> {};
+
+TEST_P(LossParallel, EqualsOneDevice) {
+  for (const int ranks : {2, 4}) {
+    on_ranks(ranks, [&](int) {
+      const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {ranks}, {"tp"});
+      const int64_t class_dim = GetParam().shape.size() > 1 ? 1 : 0;
+      for (int reduction = 0; reduction < 3; ++reduction) expect_equal_to_one_device(GetParam(), mesh, {Shard(class_dim)}, reduction);
+    });
+  }
+}
+
+TEST_P(LossParallel, EqualsOneDeviceWithSplitSamples) {
+  if (GetParam().shape.size() == 1) return;
+  on_ranks(4, [&](int) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
+    for (int reduction = 0; reduction < 3; ++reduction) expect_equal_to_one_device(GetParam(), mesh, {Shard(0), Shard(1)}, reduction);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, LossParallel,
+                         ::testing::Values(LossCase{"Batch", {6, 8}}, LossCase{"UnevenClasses", {6, 7}}, LossCase{"FewerClassesThanRanks", {6, 3}},
+                                           LossCase{"Weighted", {6, 8}, true}, LossCase{"Ignored", {6, 8}, false, 4}, LossCase{"WeightedIgnored", {6, 7}, true, 4},
+                                           LossCase{"Space", {4, 8, 3, 2}, true, 4}, LossCase{"OneSpaceDim", {4, 8, 3}}, LossCase{"OneSample", {8}},
+                                           LossCase{"Smoothed", {6, 8}, false, -100, 0.1}),
+                         [](const auto& tested) { return tested.param.name; });
+
+TEST(LossParallelScope, CommunicatesThreeSmallTensorsForwardAndNoneBackward) {
+  on_ranks(4, [](int) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {4}, {"tp"});
+    const DTensor logits = mt::distribute_tensor(numbers({16, 64}).requires_grad_(), mesh, {Shard(1)});
+    const torch::Tensor target = torch::arange(16);
+    const mt::loss_parallel scope;
+    mt::CommDebugMode comm;
+    const torch::Tensor loss = F::cross_entropy(logits, target);
+    EXPECT_EQ(comm.get_comm_counts()[Collective::all_reduce], 3) << comm.table();
+    EXPECT_EQ(comm.get_total_counts(), 3) << comm.table();
+    EXPECT_EQ(comm.get_comm_counts().statistics().at(Collective::all_reduce).bytes_sent, 3 * 2 * 16 * 8 * 3 / 4);
+    comm.restart();
+    loss.backward();
+    EXPECT_EQ(comm.get_total_counts(), 0) << comm.table();
+  });
+}
+
+TEST(LossParallelScope, RefusesTargetsThatAreNoClass) {
+  on_ranks(2, [](int) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2}, {"tp"});
+    const DTensor logits = mt::distribute_tensor(numbers({2, 4}), mesh, {Shard(1)});
+    const mt::loss_parallel scope;
+    EXPECT_NE(error_of([&] { F::cross_entropy(logits, torch::tensor({1, 4})); }).find("a target is out of bounds"), std::string::npos);
+  });
+}
+
+}  // namespace
+}  // namespace meshtorch::testing
