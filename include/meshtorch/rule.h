@@ -5,6 +5,8 @@
 
 namespace meshtorch {
 
+class DeviceMesh;
+
 // What happens when an operator that has no rule meets split tensors. It runs on the whole tensors on every rank, and the result is right
 // and replicated: warn says so once for each operator, error throws instead.
 enum class FallbackPolicy : std::uint8_t { warn, error, silent };
@@ -12,5 +14,13 @@ enum class FallbackPolicy : std::uint8_t { warn, error, silent };
 // For all ranks of the process. The default is warn.
 void set_fallback_policy(FallbackPolicy policy);
 FallbackPolicy fallback_policy();
+
+// How often a call on this mesh looked like an earlier one, so that nothing had to be decided anew.
+struct CacheStatistics {
+  std::uint64_t hits = 0;
+  std::uint64_t misses = 0;
+  std::uint64_t size = 0;  // decisions kept; bounded
+};
+CacheStatistics decision_cache_statistics(const DeviceMesh& mesh);
 
 }  // namespace meshtorch

@@ -1,4 +1,6 @@
 // Redistribution: every pair of placements, forward and backward, against the plain tensor.
+#include <regex>
+
 #include "numbers.h"
 
 namespace meshtorch::testing {
@@ -166,6 +168,28 @@ TEST(Redistribute, EachChangeIsOneCollectiveOrNone) {
       EXPECT_EQ(comm.get_total_counts(), kind.collective ? 1 : 0) << plan;
       if (kind.collective) {
         EXPECT_EQ(comm.get_comm_counts()[*kind.collective], 1) << plan;
+      }
+    }
+  });
+}
+
+// "…: 2 steps, 1 collective, …"
+int64_t collectives_in(const std::string& plan) {
+  std::smatch match;
+  return std::regex_search(plan, match, std::regex("(\\d+) collective")) ? std::stoll(match[1]) : 0;
+}
+
+TEST(Redistribute, ExplainSaysHowManyCollectivesThereWillBe) {
+  on_ranks(4, [](int) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2});
+    const torch::Tensor whole = numbers({5, 3});
+    for (const Placements& from : all_placements(2, 2)) {
+      const mt::DTensor x = mt::DTensor::from_local(shard(whole, mesh, from), mesh, from, {.shape = whole.sizes().vec()});
+      for (const Placements& to : all_placements(2, 2)) {
+        const std::string plan = mt::explain_redistribute(x, to);
+        const mt::CommDebugMode comm;
+        x.redistribute(to);
+        ASSERT_EQ(comm.get_total_counts(), collectives_in(plan)) << plan;
       }
     }
   });

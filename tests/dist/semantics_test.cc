@@ -211,6 +211,32 @@ TEST(Autograd, CanBeDifferentiatedTwice) {
   });
 }
 
+TEST(FromLocal, ShardsThatAreNotEqualAreAnErrorOnEveryRankWhenFirstGathered) {
+  on_ranks(2, [](int rank) {
+    const mt::DTensor x = mt::DTensor::from_local(numbers({rank == 0 ? 3 : 2, 4}), line(2), {Shard(0)});
+    EXPECT_NE(error_of([&] { x.full_tensor(); }).find("rank"), std::string::npos);
+    // Also on what was made of it.
+    const torch::Tensor y = torch::relu(x) + 1;
+    EXPECT_NE(error_of([&] { mt::DTensor(y).redistribute({Shard(1)}); }).find("rank"), std::string::npos);
+    EXPECT_TRUE(is_equal(mt::all_reduce(torch::ones({1}), "sum", {}), torch::full({1}, 2.0F))) << "the group still works";
+  });
+}
+
+TEST(Cache, RepeatedCallsAreDecidedOnceAndKeepNothingMore) {
+  on_ranks(2, [](int) {
+    const mt::DeviceMesh mesh = line(2);
+    const mt::DTensor x = split(numbers({4, 3}), Shard(0), 2);
+    const auto step = [&] { (torch::relu(x * 2) + x).view({-1}).sum().item(); };
+    step();
+    const mt::CacheStatistics once = mt::decision_cache_statistics(mesh);
+    for (int i = 0; i < 200; ++i) step();
+    const mt::CacheStatistics later = mt::decision_cache_statistics(mesh);
+    EXPECT_EQ(later.misses, once.misses);
+    EXPECT_EQ(later.size, once.size);
+    EXPECT_GE(later.hits, once.hits + 200 * 5);
+  });
+}
+
 TEST(Tensors, DetachCloneAndSetDataKeepLayoutAndData) {
   on_ranks(2, [](int) {
     const torch::Tensor whole = numbers({4, 3});
