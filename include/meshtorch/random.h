@@ -23,8 +23,9 @@ struct RngState {
   friend bool operator==(const RngState&, const RngState&) = default;
 };
 
-// Starts the random numbers of this rank again, from call 0. All ranks must pass the same seed. On a thread that is no rank: where ranks that join
-// later start. Plain tensors have torch's own generator, which this leaves alone.
+// Starts the random numbers of this rank again, from call 0. All ranks must pass the same seed. On a thread
+// that is no rank: where ranks that join later start. Plain tensors have torch's own generator, which this
+// leaves alone.
 void manual_seed(std::uint64_t seed);
 RngState get_rng_state();
 void set_rng_state(const RngState& state);
@@ -36,11 +37,12 @@ DTensor rand(const std::vector<std::int64_t>& size, const DeviceMesh& mesh, cons
 DTensor randn(const std::vector<std::int64_t>& size, const DeviceMesh& mesh, const Placements& placements,
               const at::TensorOptions& options = {});
 // Integers in [low, high), of type long unless the options say otherwise.
-DTensor randint(std::int64_t low, std::int64_t high, const std::vector<std::int64_t>& size, const DeviceMesh& mesh,
+DTensor randint(std::int64_t low, std::int64_t high, const std::vector<std::int64_t>& size,
+                const DeviceMesh& mesh, const Placements& placements, const at::TensorOptions& options = {});
+DTensor randint(std::int64_t high, const std::vector<std::int64_t>& size, const DeviceMesh& mesh,
                 const Placements& placements, const at::TensorOptions& options = {});
-DTensor randint(std::int64_t high, const std::vector<std::int64_t>& size, const DeviceMesh& mesh, const Placements& placements,
-                const at::TensorOptions& options = {});
 // A permutation of 0 … n - 1. Every rank makes all of it.
-DTensor randperm(std::int64_t n, const DeviceMesh& mesh, const Placements& placements, const at::TensorOptions& options = {});
+DTensor randperm(std::int64_t n, const DeviceMesh& mesh, const Placements& placements,
+                 const at::TensorOptions& options = {});
 
 }  // namespace meshtorch

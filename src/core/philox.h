@@ -1,4 +1,5 @@
-// Philox4x32-10: four random words as a pure function of a counter and a key. The root of all random numbers here. No torch.
+// Philox4x32-10: four random words as a pure function of a counter and a key. The root of all random numbers
+// here. No torch.
 #pragma once
 
 #include <array>
@@ -46,9 +47,11 @@ struct RandomCall {
 
 using RandomWords = std::array<std::uint32_t, 4>;
 
-// The words of the elements with these global indices: the key is the seed, the counter is the index and the number of the call.
+// The words of the elements with these global indices: the key is the seed, the counter is the index and the
+// number of the call.
 template <std::size_t kCount>
-inline PhiloxBlock<kCount> random_words(const RandomCall& call, const std::array<std::uint64_t, kCount>& index) {
+inline PhiloxBlock<kCount> random_words(const RandomCall& call,
+                                        const std::array<std::uint64_t, kCount>& index) {
   PhiloxBlock<kCount> block;
   for (std::size_t i = 0; i < kCount; ++i) {
     block.word[0][i] = static_cast<std::uint32_t>(index[i]);

@@ -3,11 +3,13 @@
 
 namespace meshtorch {
 
-ShardIndices::ShardIndices(const Shape& global, const Placements& placements, const Shape& mesh, const Shape& coordinate) {
+ShardIndices::ShardIndices(const Shape& global, const Placements& placements, const Shape& mesh,
+                           const Shape& coordinate) {
   runs_ = {{0, 1}};
   std::int64_t stride = 1;  // of the dim in hand, in elements of the global tensor
   for (std::size_t dim = global.size(); dim-- > 0;) {
-    std::vector<Range> held = held_ranges(global[dim], static_cast<std::int64_t>(dim), placements, mesh, coordinate);
+    std::vector<Range> held =
+        held_ranges(global[dim], static_cast<std::int64_t>(dim), placements, mesh, coordinate);
     const bool row_is_whole = outer_.empty() && runs_ == std::vector<Range>{{0, stride}};
     if (row_is_whole) {
       for (Range& range : held) range = {range.begin * stride, range.size * stride};

@@ -14,7 +14,8 @@ class ShardIndices {
 
   std::int64_t count() const { return rows_ * row_size_; }
 
-  // Calls visit(first global index, length) for the runs of consecutive indices that make up elements [begin, end) of the shard.
+  // Calls visit(first global index, length) for the runs of consecutive indices that make up elements [begin,
+  // end) of the shard.
   template <typename Visit>
   void visit_runs(std::int64_t begin, std::int64_t end, const Visit& visit) const {
     for (std::int64_t row = begin / std::max<std::int64_t>(row_size_, 1); begin < end; ++row) {

@@ -13,18 +13,19 @@ namespace {
 
 // The largest integer that random_() gives: the largest of an integer type, 2^digits of a floating one.
 std::int64_t largest_integer(at::ScalarType type) {
-  return AT_DISPATCH_V2(
-      type, "random_", AT_WRAP([&]() -> std::int64_t {
-        using Limits = std::numeric_limits<scalar_t>;
-        if constexpr (std::is_same_v<scalar_t, bool>) {
-          return 1;
-        } else if constexpr (std::is_integral_v<scalar_t>) {
-          return Limits::digits > 63 ? std::numeric_limits<std::int64_t>::max() : static_cast<std::int64_t>(Limits::max());
-        } else {
-          return std::int64_t{1} << Limits::digits;
-        }
-      }),
-      AT_EXPAND(AT_ALL_TYPES), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES), at::kBool, at::kHalf, at::kBFloat16);
+  return AT_DISPATCH_V2(type, "random_", AT_WRAP([&]() -> std::int64_t {
+                          using Limits = std::numeric_limits<scalar_t>;
+                          if constexpr (std::is_same_v<scalar_t, bool>) {
+                            return 1;
+                          } else if constexpr (std::is_integral_v<scalar_t>) {
+                            return Limits::digits > 63 ? std::numeric_limits<std::int64_t>::max()
+                                                       : static_cast<std::int64_t>(Limits::max());
+                          } else {
+                            return std::int64_t{1} << Limits::digits;
+                          }
+                        }),
+                        AT_EXPAND(AT_ALL_TYPES), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES), at::kBool, at::kHalf,
+                        at::kBFloat16);
 }
 
 // "normal_.float" is of the family "normal".
@@ -38,8 +39,10 @@ std::string family(const std::string& name) {
 
 RandomArguments::RandomArguments(Handler& call) : call_(call) {
   const auto generator = find("generator");
-  TORCH_CHECK_VALUE(!generator || call_.argument(*generator).isNone(), "meshtorch: `", call_.info().op.schema().name(),
-                    "` got a generator, but the numbers of a distributed tensor do not come from one\n  argument: generator\n  do: leave it out, and "
+  TORCH_CHECK_VALUE(!generator || call_.argument(*generator).isNone(), "meshtorch: `",
+                    call_.info().op.schema().name(),
+                    "` got a generator, but the numbers of a distributed tensor do not come from one\n  "
+                    "argument: generator\n  do: leave it out, and "
                     "choose the numbers with meshtorch::manual_seed or set_rng_state");
 }
 
@@ -71,13 +74,14 @@ std::optional<at::Device> RandomArguments::device(std::string_view name) const {
 }
 
 void RandomArguments::check(bool is_right, std::string_view name, const char* should) const {
-  TORCH_CHECK_VALUE(is_right, "meshtorch: `", call_.info().op.schema().name(), "` cannot draw with ", name, " = ", number(name), "\n  argument: ", name,
-                    "\n  do: pass a number that is ", should);
+  TORCH_CHECK_VALUE(is_right, "meshtorch: `", call_.info().op.schema().name(), "` cannot draw with ", name,
+                    " = ", number(name), "\n  argument: ", name, "\n  do: pass a number that is ", should);
 }
 
 void RandomArguments::check_floating(at::ScalarType type) const {
-  TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(type) || at::isComplexType(type), "meshtorch: `", call_.info().op.schema().name(),
-                              "` draws real numbers, not numbers of type ", type, "\n  argument: self\n  do: use a floating type, or random_");
+  TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(type) || at::isComplexType(type), "meshtorch: `",
+                              call_.info().op.schema().name(), "` draws real numbers, not numbers of type ",
+                              type, "\n  argument: self\n  do: use a floating type, or random_");
 }
 
 double RandomArguments::probability(std::string_view name) const {
@@ -102,10 +106,12 @@ Distribution RandomArguments::integers(at::ScalarType type) const {
   const std::int64_t from = has("from") ? value("from").toInt() : 0;
   if (has("to")) return integers_between(from, value("to").toInt());
   const std::int64_t largest = largest_integer(type);
-  TORCH_CHECK_VALUE(from <= largest, "meshtorch: `", call_.info().op.schema().name(), "` cannot draw from ", from, " on in type ", type,
-                    ", whose largest integer is ", largest, "\n  argument: from\n  do: pass a smaller number");
+  TORCH_CHECK_VALUE(from <= largest, "meshtorch: `", call_.info().op.schema().name(), "` cannot draw from ",
+                    from, " on in type ", type, ", whose largest integer is ", largest,
+                    "\n  argument: from\n  do: pass a smaller number");
   // From the least of 64 bits on, the span is 2^64, which is written 0.
-  return Distribution::integers(from, static_cast<std::uint64_t>(largest) - static_cast<std::uint64_t>(from) + 1);
+  return Distribution::integers(from,
+                                static_cast<std::uint64_t>(largest) - static_cast<std::uint64_t>(from) + 1);
 }
 
 // randint_like, in its three forms.
@@ -130,7 +136,8 @@ Distribution RandomArguments::distribution(at::ScalarType type) const {
     check(number("from") <= number("to"), "from", "not above `to`");
     return Distribution::uniform(number("from"), number("to"));
   }
-  if (kind == "normal" || kind == "normal_functional") return Distribution::normal(number("mean"), deviation());
+  if (kind == "normal" || kind == "normal_functional")
+    return Distribution::normal(number("mean"), deviation());
   if (kind == "log_normal") {
     check(number("std") > 0, "std", "above 0");
     return Distribution::log_normal(number("mean"), number("std"));

@@ -18,15 +18,19 @@ namespace meshtorch {
 namespace {
 
 // The layout of a tensor whose numbers are not pending.
-const Layout& whole_layout(const DTensorMeta& meta) { return *meta.mesh->layout(gradient_placements(meta.layout->placements)); }
+const Layout& whole_layout(const DTensorMeta& meta) {
+  return *meta.mesh->layout(gradient_placements(meta.layout->placements));
+}
 
 at::Tensor random_like(const Operand& self, at::ScalarType type, const Distribution& distribution) {
-  return random_tensor(self.tensor.sizes().vec(), whole_layout(*self.meta), self.meta->local.options().dtype(type), distribution);
+  return random_tensor(self.tensor.sizes().vec(), whole_layout(*self.meta),
+                       self.meta->local.options().dtype(type), distribution);
 }
 
 const Operand& distributed_self(Handler& call) {
   const Operand& self = call.operands()[0];
-  TORCH_CHECK(self.meta != nullptr, "meshtorch: `", call.info().op.schema().name(), "` got a plain tensor beside distributed ones\n  argument ",
+  TORCH_CHECK(self.meta != nullptr, "meshtorch: `", call.info().op.schema().name(),
+              "` got a plain tensor beside distributed ones\n  argument ",
               call.info().arguments[self.argument].name, ": a plain tensor of shape ", self.tensor.sizes(),
               "\n  do: make it distributed with distribute_tensor");
   return self;
@@ -40,7 +44,8 @@ void draw_in_place(Handler& call) {
   const DTensorMeta& meta = *self.meta;
   wait_pending(meta.local);
   if (meta.layout->has_partial) {
-    meta.local.copy_(random_local(self.tensor.sizes().vec(), *meta.layout, meta.local.options(), distribution));
+    meta.local.copy_(
+        random_local(self.tensor.sizes().vec(), *meta.layout, meta.local.options(), distribution));
   } else {
     fill_random(meta.local, self.tensor.sizes(), *meta.layout, take_random_call(), distribution);
   }
@@ -55,10 +60,12 @@ void draw_like(Handler& call) {
   const at::ScalarType type = arguments.type("dtype").value_or(self.tensor.scalar_type());
   at::TensorOptions options = self.meta->local.options().dtype(type);
   if (const auto device = arguments.device("device")) options = options.device(*device);
-  call.finish(random_tensor(self.tensor.sizes().vec(), whole_layout(*self.meta), options, arguments.distribution(type)));
+  call.finish(random_tensor(self.tensor.sizes().vec(), whole_layout(*self.meta), options,
+                            arguments.distribution(type)));
 }
 
-// A number in [0, 1) for each element, to compare with its probability. A number and a tensor of probabilities draw alike.
+// A number in [0, 1) for each element, to compare with its probability. A number and a tensor of
+// probabilities draw alike.
 at::Tensor hits(const Operand& self, const at::Tensor& probability) {
   return at::lt(random_like(self, at::kDouble, Distribution::uniform(0, 1)), probability);
 }
@@ -89,13 +96,16 @@ void normal_of_tensors(Handler& call) {
   for (const Operand& operand : call.operands()) sizes = at::infer_size(sizes, operand.tensor.sizes());
   const Layout* layout = call.mesh().layout(Placements(call.mesh().shape().size()));
   for (const Operand& operand : call.operands()) {
-    if (operand.meta != nullptr && operand.tensor.sizes() == at::IntArrayRef(sizes)) layout = &whole_layout(*operand.meta);
+    if (operand.meta != nullptr && operand.tensor.sizes() == at::IntArrayRef(sizes))
+      layout = &whole_layout(*operand.meta);
   }
   const at::Tensor& first = call.operands()[0].tensor;
   const at::TensorOptions options = at::TensorOptions(first.scalar_type()).device(first.device());
   const at::Tensor z = random_tensor(sizes, *layout, options, arguments.standard_normal(first.scalar_type()));
-  const at::Tensor scaled = arguments.is_tensor("std") ? z.mul(arguments.tensor("std")) : z.mul(arguments.deviation());
-  const at::Tensor result = arguments.is_tensor("mean") ? scaled.add(arguments.tensor("mean")) : scaled.add(arguments.number("mean"));
+  const at::Tensor scaled =
+      arguments.is_tensor("std") ? z.mul(arguments.tensor("std")) : z.mul(arguments.deviation());
+  const at::Tensor result = arguments.is_tensor("mean") ? scaled.add(arguments.tensor("mean"))
+                                                        : scaled.add(arguments.number("mean"));
   call.finish(result.to(first.scalar_type()));
 }
 
@@ -120,7 +130,8 @@ void rrelu_with_noise(Handler& call) {
   const bool is_in_place = call.info().arguments[0].is_written;
   at::Tensor result;
   if (arguments.flag("training")) {
-    const at::Tensor slope = random_like(self, self.tensor.scalar_type(), Distribution::uniform(lower, upper));
+    const at::Tensor slope =
+        random_like(self, self.tensor.scalar_type(), Distribution::uniform(lower, upper));
     const at::Tensor noise = at::where(self.tensor.le(0), slope, at::ones_like(slope));
     arguments.tensor("noise").copy_(noise);
     result = self.tensor.mul(noise);
@@ -134,8 +145,9 @@ void rrelu_with_noise(Handler& call) {
 // Draws as the operator without `out` does, and writes the result there.
 void draw_out(Handler& call) {
   const auto& functional = call.info().functional;
-  TORCH_CHECK_NOT_IMPLEMENTED(functional, "meshtorch: `", call.info().op.schema().name(), "` is not supported on a distributed tensor\n  overload: ",
-                              call.info().name, "\n  do: call it without `out`, and copy_ the result");
+  TORCH_CHECK_NOT_IMPLEMENTED(functional, "meshtorch: `", call.info().op.schema().name(),
+                              "` is not supported on a distributed tensor\n  overload: ", call.info().name,
+                              "\n  do: call it without `out`, and copy_ the result");
   const std::size_t last = call.info().arguments.size() - 1;
   const at::Tensor out = call.argument(last).toTensor();
   torch::jit::Stack stack;
@@ -213,11 +225,13 @@ void (*random_operator(const std::string& name))(Handler&) {
 void draw_replicated(Handler& call) {
   const RandomArguments arguments(call);
   const at::Tensor& first = call.operands()[0].tensor;
-  TORCH_CHECK_NOT_IMPLEMENTED(first.is_cpu() || first.is_meta(), "meshtorch: `", call.info().op.schema().name(),
+  TORCH_CHECK_NOT_IMPLEMENTED(first.is_cpu() || first.is_meta(), "meshtorch: `",
+                              call.info().op.schema().name(),
                               "` draws equal numbers on all ranks on the CPU only, not on ", first.device(),
                               "\n  do: move the tensor to the CPU for this call");
   const RandomWords words = random_words(take_random_call(), std::uint64_t{0});
-  call.argument(arguments.index("generator")) = at::detail::createCPUGenerator(join_words(words[0], words[1]));
+  call.argument(arguments.index("generator")) =
+      at::detail::createCPUGenerator(join_words(words[0], words[1]));
   call.run_by_rule();
 }
 

@@ -10,8 +10,8 @@ class Handler;
 // What is done for the random operator of this name ("normal_"); null for operators that are not random.
 void (*random_operator(const std::string& name))(Handler&);
 
-// For random operators that have no such definition (poisson, multinomial): runs them whole on every rank with a generator of torch whose
-// seed is drawn, so that all ranks get the same, whatever their number.
+// For random operators that have no such definition (poisson, multinomial): runs them whole on every rank
+// with a generator of torch whose seed is drawn, so that all ranks get the same, whatever their number.
 void draw_replicated(Handler& call);
 
 }  // namespace meshtorch

@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <limits>
 #include <type_traits>
 
@@ -21,16 +22,19 @@ constexpr std::int64_t kGrain = 16384;
 
 // Sets elements [begin, end) of the shard to value_of(words).
 template <typename T, typename ValueOf>
-void fill_part(T* out, std::int64_t begin, std::int64_t end, const ShardIndices& shard, const RandomCall& call, const ValueOf& value_of) {
+void fill_part(T* out, std::int64_t begin, std::int64_t end, const ShardIndices& shard,
+               const RandomCall& call, const ValueOf& value_of) {
   std::array<std::uint64_t, kBlock> index{};
   std::size_t filled = 0;
   T* next = out + begin;
   const auto flush = [&] {
     const PhiloxBlock<kBlock> block = random_words<kBlock>(call, index);
-    for (std::size_t i = 0; i < filled; ++i) {
-      next[i] = value_of(RandomWords{block.word[0][i], block.word[1][i], block.word[2][i], block.word[3][i]});
+    std::array<T, kBlock> values;  // all of them: a loop of fixed length is made of vector instructions
+    for (std::size_t i = 0; i < kBlock; ++i) {
+      values[i] =
+          value_of(RandomWords{block.word[0][i], block.word[1][i], block.word[2][i], block.word[3][i]});
     }
-    next += filled;
+    next = std::copy_n(values.begin(), filled, next);
     filled = 0;
   };
   shard.visit_runs(begin, end, [&](std::int64_t first, std::int64_t length) {
@@ -44,23 +48,27 @@ void fill_part(T* out, std::int64_t begin, std::int64_t end, const ShardIndices&
 
 class Filler {
  public:
-  Filler(const at::Tensor& local, const ShardIndices& shard, const RandomCall& call) : local_(local), shard_(shard), call_(call) {}
+  Filler(const at::Tensor& local, const ShardIndices& shard, const RandomCall& call)
+      : local_(local), shard_(shard), call_(call) {}
 
-  // Draws values of type T, and converts them if the tensor is of another type, lies otherwise, or on a device.
+  // Draws values of type T, and converts them if the tensor is of another type, lies otherwise, or on a
+  // device.
   template <typename T, typename ValueOf>
   void fill(const ValueOf& value_of) const {
     constexpr at::ScalarType kType = c10::CppTypeToScalarType<T>::value;
     const bool is_direct = local_.scalar_type() == kType && local_.is_contiguous() && local_.is_cpu();
     const at::Tensor values = is_direct ? local_ : at::empty(local_.sizes(), at::TensorOptions(kType));
     T* out = values.data_ptr<T>();
-    at::parallel_for(0, shard_.count(), kGrain,
-                     [&](std::int64_t begin, std::int64_t end) { fill_part(out, begin, end, shard_, call_, value_of); });
+    at::parallel_for(0, shard_.count(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+      fill_part(out, begin, end, shard_, call_, value_of);
+    });
     if (!is_direct) local_.copy_(values);
   }
 
   template <typename ValueOf>
   void fill_real(const ValueOf& value_of) const {
-    if (local_.scalar_type() == at::kDouble || at::isIntegralType(local_.scalar_type(), /*includeBool=*/true)) {
+    if (local_.scalar_type() == at::kDouble ||
+        at::isIntegralType(local_.scalar_type(), /*includeBool=*/true)) {
       fill<double>(value_of);
     } else {
       fill<float>([&](const RandomWords& w) { return static_cast<float>(value_of(w)); });
@@ -71,14 +79,16 @@ class Filler {
     const auto fill_complex = [&]<typename Real>(Real) {
       constexpr int kDigits = std::numeric_limits<Real>::digits;
       fill<c10::complex<Real>>([=](const RandomWords& w) {
-        return c10::complex<Real>(between<Real>(unit<kDigits>(w[0], w[1]), from, to), between<Real>(unit<kDigits>(w[2], w[3]), from, to));
+        return c10::complex<Real>(between<Real>(unit<kDigits>(w[0], w[1]), from, to),
+                                  between<Real>(unit<kDigits>(w[2], w[3]), from, to));
       });
     };
     if (local_.scalar_type() == at::kComplexFloat) return fill_complex(float());
     if (local_.scalar_type() == at::kComplexDouble) return fill_complex(double());
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, local_.scalar_type(), "uniform", [&] {
       constexpr int kDigits = std::numeric_limits<scalar_t>::digits;
-      fill<scalar_t>([=](const RandomWords& w) { return between<scalar_t>(unit<kDigits>(w[0], w[1]), from, to); });
+      fill<scalar_t>(
+          [=](const RandomWords& w) { return between<scalar_t>(unit<kDigits>(w[0], w[1]), from, to); });
     });
   }
 
@@ -88,7 +98,8 @@ class Filler {
       const double part = deviation * 0.70710678118654752440;
       fill<c10::complex<Real>>([=](const RandomWords& w) {
         const NormalPair pair = normal_pair(w);
-        return c10::complex<Real>(static_cast<Real>(mean + part * pair.first), static_cast<Real>(part * pair.second));
+        return c10::complex<Real>(static_cast<Real>(mean + part * pair.first),
+                                  static_cast<Real>(part * pair.second));
       });
     };
     if (local_.scalar_type() == at::kComplexFloat) return fill_complex(float());
@@ -100,7 +111,8 @@ class Filler {
   // In [from, to): what rounds up to the end becomes the beginning.
   template <typename T>
   static T between(double part, double from, double to) {
-    using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;  // half types convert from float
+    using Wide =
+        std::conditional_t<std::is_same_v<T, double>, double, float>;  // half types convert from float
     const T value(static_cast<Wide>(from + part * (to - from)));
     return from < to && value >= T(static_cast<Wide>(to)) ? T(static_cast<Wide>(from)) : value;
   }
@@ -112,11 +124,12 @@ class Filler {
 
 }  // namespace
 
-void fill_random(const at::Tensor& local, c10::IntArrayRef sizes, const Layout& layout, const RandomCall& call,
-                 const Distribution& distribution) {
+void fill_random(const at::Tensor& local, c10::IntArrayRef sizes, const Layout& layout,
+                 const RandomCall& call, const Distribution& distribution) {
   if (local.is_meta()) return;
   const ShardIndices shard(sizes.vec(), layout.placements, layout.mesh->shape(), coordinate_in(*layout.mesh));
-  TORCH_INTERNAL_ASSERT(shard.count() == local.numel(), "a shard of ", local.numel(), " elements, which should have ", shard.count());
+  TORCH_INTERNAL_ASSERT(shard.count() == local.numel(), "a shard of ", local.numel(),
+                        " elements, which should have ", shard.count());
   const Filler filler(local, shard, call);
   const double a = distribution.a;
   const double b = distribution.b;
@@ -127,13 +140,15 @@ void fill_random(const at::Tensor& local, c10::IntArrayRef sizes, const Layout& 
     case Kind::normal:
       return filler.normal(a, b);
     case Kind::integers:
-      return filler.fill<std::int64_t>([low = distribution.low, span = distribution.span](const RandomWords& w) { return integer_of(w, low, span); });
+      return filler.fill<std::int64_t>([low = distribution.low, span = distribution.span](
+                                           const RandomWords& w) { return integer_of(w, low, span); });
     case Kind::bernoulli:
       return filler.fill<bool>([=](const RandomWords& w) { return bernoulli_of(w, a); });
     case Kind::exponential:
       return filler.fill_real([=](const RandomWords& w) { return exponential_of(w, a); });
     case Kind::geometric:
-      return filler.fill_real([log_failure = portable_log1p(-a)](const RandomWords& w) { return geometric_of(w, log_failure); });
+      return filler.fill_real(
+          [log_failure = portable_log1p(-a)](const RandomWords& w) { return geometric_of(w, log_failure); });
     case Kind::log_normal:
       return filler.fill_real([=](const RandomWords& w) { return log_normal_of(w, a, b); });
     case Kind::cauchy:

@@ -2,9 +2,9 @@
 #include "meshtorch/random.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/sort.h>
 
 #include <functional>
+#include <utility>
 
 #include "comm/rank_context.h"
 #include "local/random_fill.h"
@@ -24,8 +24,8 @@ auto with_random_source(const Use& use) {
 
 using MakeLocal = std::function<at::Tensor(const Layout& layout, const at::TensorOptions& options)>;
 
-DTensor make_random(const Shape& size, const DeviceMesh& mesh, const Placements& placements, const at::TensorOptions& options,
-                    const MakeLocal& make) {
+DTensor make_random(const Shape& size, const DeviceMesh& mesh, const Placements& placements,
+                    const at::TensorOptions& options, const MakeLocal& make) {
   const Layout* layout = checked_layout(mesh.impl(), placements, static_cast<std::int64_t>(size.size()));
   const at::TensorOptions on_device = options.has_device() ? options : options.device(mesh.device_type());
   const at::Tensor local = make(*layout, on_device.requires_grad(false));
@@ -45,7 +45,8 @@ at::Tensor RngState::to_tensor() const {
 
 RngState RngState::from_tensor(const at::Tensor& bytes) {
   TORCH_CHECK_VALUE(bytes.scalar_type() == at::kByte && bytes.dim() == 1 && bytes.numel() == 16,
-                    "meshtorch: a random state is 16 bytes, not a tensor of type ", bytes.scalar_type(), " and shape ", bytes.sizes(),
+                    "meshtorch: a random state is 16 bytes, not a tensor of type ", bytes.scalar_type(),
+                    " and shape ", bytes.sizes(),
                     "\n  in: RngState::from_tensor\n  do: pass what RngState::to_tensor gave");
   const at::Tensor in_order = bytes.cpu().contiguous();
   const std::uint8_t* in = in_order.const_data_ptr<std::uint8_t>();
@@ -73,60 +74,73 @@ RandomCall take_random_call() {
   return with_random_source([](RandomSource& source) { return source.take(); });
 }
 
-at::Tensor random_local(const Shape& sizes, const Layout& layout, const at::TensorOptions& options, const Distribution& distribution) {
+at::Tensor random_local(const Shape& sizes, const Layout& layout, const at::TensorOptions& options,
+                        const Distribution& distribution) {
   const Layout* whole = layout.mesh->layout(gradient_placements(layout.placements));
   const at::Tensor local = at::empty(local_shape_of(sizes, *whole), options);
   fill_random(local, sizes, *whole, take_random_call(), distribution);
   return redistribute_local(local, sizes, *whole, layout);
 }
 
-at::Tensor random_tensor(const Shape& sizes, const Layout& layout, const at::TensorOptions& options, const Distribution& distribution) {
+at::Tensor random_tensor(const Shape& sizes, const Layout& layout, const at::TensorOptions& options,
+                         const Distribution& distribution) {
   return wrap(random_local(sizes, layout, options, distribution), &layout, sizes, dense_strides(sizes));
 }
 
-// The order of random keys. Equal keys, which are as rare as n^2 / 2^65, keep their order.
+// Fisher and Yates: element i changes places with a random one of those up to it.
 at::Tensor random_permutation(std::int64_t n) {
-  TORCH_CHECK_VALUE(n >= 0, "meshtorch: a permutation has no ", n, " elements\n  in: randperm\n  do: pass n >= 0");
+  TORCH_CHECK_VALUE(n >= 0, "meshtorch: a permutation has no ", n,
+                    " elements\n  in: randperm\n  do: pass n >= 0");
   const RandomCall call = take_random_call();
-  const at::Tensor keys = at::empty({n}, at::kLong);
-  std::int64_t* out = keys.data_ptr<std::int64_t>();
-  for (std::int64_t i = 0; i < n; ++i) out[i] = integer_of(random_words(call, static_cast<std::uint64_t>(i)), 0, 0);
-  return std::get<1>(at::sort(keys, /*stable=*/true, /*dim=*/0, /*descending=*/false));
+  const at::Tensor permutation = at::empty({n}, at::kLong);
+  std::int64_t* order = permutation.data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto index = static_cast<std::uint64_t>(i);
+    order[i] = i;
+    std::swap(order[i], order[integer_of(random_words(call, index), 0, index + 1)]);
+  }
+  return permutation;
 }
 
 Distribution integers_between(std::int64_t low, std::int64_t high) {
-  TORCH_CHECK_VALUE(low < high, "meshtorch: there is no integer from ", low, " to below ", high,
-                    "\n  in: a call that draws integers\n  do: pass a lower bound that is less than the upper one");
+  TORCH_CHECK_VALUE(
+      low < high, "meshtorch: there is no integer from ", low, " to below ", high,
+      "\n  in: a call that draws integers\n  do: pass a lower bound that is less than the upper one");
   return Distribution::integers(low, static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low));
 }
 
-DTensor rand(const Shape& size, const DeviceMesh& mesh, const Placements& placements, const at::TensorOptions& options) {
+DTensor rand(const Shape& size, const DeviceMesh& mesh, const Placements& placements,
+             const at::TensorOptions& options) {
   return make_random(size, mesh, placements, options, [&](const Layout& layout, const at::TensorOptions& o) {
     return random_local(size, layout, o, Distribution::uniform(0, 1));
   });
 }
 
-DTensor randn(const Shape& size, const DeviceMesh& mesh, const Placements& placements, const at::TensorOptions& options) {
+DTensor randn(const Shape& size, const DeviceMesh& mesh, const Placements& placements,
+              const at::TensorOptions& options) {
   return make_random(size, mesh, placements, options, [&](const Layout& layout, const at::TensorOptions& o) {
     return random_local(size, layout, o, Distribution::normal(0, 1));
   });
 }
 
-DTensor randint(std::int64_t low, std::int64_t high, const Shape& size, const DeviceMesh& mesh, const Placements& placements,
-                const at::TensorOptions& options) {
+DTensor randint(std::int64_t low, std::int64_t high, const Shape& size, const DeviceMesh& mesh,
+                const Placements& placements, const at::TensorOptions& options) {
   return make_random(size, mesh, placements, options, [&](const Layout& layout, const at::TensorOptions& o) {
     return random_local(size, layout, o.has_dtype() ? o : o.dtype(at::kLong), integers_between(low, high));
   });
 }
 
-DTensor randint(std::int64_t high, const Shape& size, const DeviceMesh& mesh, const Placements& placements, const at::TensorOptions& options) {
+DTensor randint(std::int64_t high, const Shape& size, const DeviceMesh& mesh, const Placements& placements,
+                const at::TensorOptions& options) {
   return randint(0, high, size, mesh, placements, options);
 }
 
-DTensor randperm(std::int64_t n, const DeviceMesh& mesh, const Placements& placements, const at::TensorOptions& options) {
+DTensor randperm(std::int64_t n, const DeviceMesh& mesh, const Placements& placements,
+                 const at::TensorOptions& options) {
   return make_random({n}, mesh, placements, options, [&](const Layout& layout, const at::TensorOptions& o) {
     const at::Tensor all = random_permutation(n).to(o.has_dtype() ? o : o.dtype(at::kLong));
-    const at::Tensor local = redistribute_local(all, {n}, *layout.mesh->layout(Placements(layout.placements.size())), layout);
+    const at::Tensor local =
+        redistribute_local(all, {n}, *layout.mesh->layout(Placements(layout.placements.size())), layout);
     return local.is_alias_of(all) && local.numel() != n ? local.clone() : local;
   });
 }

@@ -1,4 +1,5 @@
-// Random operators on distributed tensors: the same numbers on any number of ranks, with the right distribution.
+// Random operators on distributed tensors: the same numbers on any number of ranks, with the right
+// distribution.
 #include "one_rank.h"
 
 namespace meshtorch::testing {
@@ -11,11 +12,13 @@ using mt::Shard;
 
 using Operator = std::function<torch::Tensor(torch::Tensor)>;
 
-// `op` on `whole`, distributed in every way, gives the same result and leaves the same in its argument as on one rank.
+// `op` on `whole`, distributed in every way, gives the same result and leaves the same in its argument as on
+// one rank.
 void expect_same(const std::string& name, const torch::Tensor& whole, const Operator& op) {
   for (const int n : {1, 2, 3, 4}) {
     on_ranks(n, [&](int) {
-      for (const Placements& placements : std::vector<Placements>{{Replicate()}, {Shard(0)}, {Shard(1)}, {Partial()}}) {
+      for (const Placements& placements :
+           std::vector<Placements>{{Replicate()}, {Shard(0)}, {Shard(1)}, {Partial()}}) {
         const auto run = [&](const mt::DeviceMesh& mesh, const Placements& p) {
           mt::manual_seed(42);
           mt::DTensor x = mt::distribute_tensor(whole, mesh, p);
@@ -24,8 +27,10 @@ void expect_same(const std::string& name, const torch::Tensor& whole, const Oper
         };
         const auto expected = run(alone(), {Replicate()});
         const auto actual = run(line(n), placements);
-        EXPECT_TRUE(is_equal(actual.first, expected.first)) << name << " on " << n << " ranks, " << mt::to_string(placements);
-        EXPECT_TRUE(is_equal(actual.second, expected.second)) << name << " on " << n << " ranks, " << mt::to_string(placements);
+        EXPECT_TRUE(is_equal(actual.first, expected.first))
+            << name << " on " << n << " ranks, " << mt::to_string(placements);
+        EXPECT_TRUE(is_equal(actual.second, expected.second))
+            << name << " on " << n << " ranks, " << mt::to_string(placements);
       }
     });
   }
@@ -63,12 +68,15 @@ TEST(RandomOperators, NewTensorsAreTheSameOnAnyNumberOfRanks) {
   expect_same("randint_like.low", x, [](torch::Tensor t) { return torch::randint_like(t, -9, 9); });
   expect_same("bernoulli", x, [](torch::Tensor t) { return torch::bernoulli(t); });
   expect_same("bernoulli.p", x, [](torch::Tensor t) { return torch::bernoulli(t, 0.7); });
-  expect_same("bernoulli_.Tensor", x, [](torch::Tensor t) { return torch::zeros_like(t, torch::kLong).bernoulli_(t); });
+  expect_same("bernoulli_.Tensor", x,
+              [](torch::Tensor t) { return torch::zeros_like(t, torch::kLong).bernoulli_(t); });
   expect_same("normal.Tensor_float", x, [](torch::Tensor t) { return at::normal(t, 2.0); });
   expect_same("normal.float_Tensor", x, [](torch::Tensor t) { return at::normal(2.0, t); });
   expect_same("normal.Tensor_Tensor", x, [](torch::Tensor t) { return at::normal(t, t.select(0, 1)); });
-  expect_same("native_dropout", x, [](torch::Tensor t) { return std::get<0>(at::native_dropout(t, 0.4, true)); });
-  expect_same("native_dropout mask", x, [](torch::Tensor t) { return std::get<1>(at::native_dropout(t, 0.4, true)); });
+  expect_same("native_dropout", x,
+              [](torch::Tensor t) { return std::get<0>(at::native_dropout(t, 0.4, true)); });
+  expect_same("native_dropout mask", x,
+              [](torch::Tensor t) { return std::get<1>(at::native_dropout(t, 0.4, true)); });
   expect_same("bernoulli.out", x, [](torch::Tensor t) {
     torch::Tensor out = torch::zeros_like(t);
     return torch::bernoulli_out(out, t, std::optional<at::Generator>());
@@ -78,7 +86,8 @@ TEST(RandomOperators, NewTensorsAreTheSameOnAnyNumberOfRanks) {
 TEST(RandomOperators, ThatNeedWholeTensorsAreTheSameOnAnyNumberOfRanks) {
   const torch::Tensor x = probabilities() + 0.01;
   expect_same("multinomial", x, [](torch::Tensor t) { return torch::multinomial(t, 3); });
-  expect_same("multinomial with replacement", x, [](torch::Tensor t) { return torch::multinomial(t, 9, true); });
+  expect_same("multinomial with replacement", x,
+              [](torch::Tensor t) { return torch::multinomial(t, 9, true); });
   expect_same("poisson", x, [](torch::Tensor t) { return torch::poisson(t * 9); });
   expect_same("binomial", x, [](torch::Tensor t) { return torch::binomial(torch::full_like(t, 9), t / 4); });
   expect_same("gamma", x, [](torch::Tensor t) { return torch::_standard_gamma(t); });
@@ -87,7 +96,8 @@ TEST(RandomOperators, ThatNeedWholeTensorsAreTheSameOnAnyNumberOfRanks) {
 TEST(RandomOperators, TwoMultinomialCallsDiffer) {
   on_ranks(2, [](int) {
     const mt::DTensor x = mt::ones({100}, line(2), {Shard(0)});
-    EXPECT_FALSE(torch::equal(mt::DTensor(torch::multinomial(x, 50)).full_tensor(), mt::DTensor(torch::multinomial(x, 50)).full_tensor()));
+    EXPECT_FALSE(torch::equal(mt::DTensor(torch::multinomial(x, 50)).full_tensor(),
+                              mt::DTensor(torch::multinomial(x, 50)).full_tensor()));
   });
 }
 
@@ -100,8 +110,10 @@ TEST(RandomOperators, WriteViewsOfSplitDims) {
 }
 
 TEST(RandomOperators, InitialiseModulesOfLibTorch) {
-  expect_same("kaiming_uniform_", numbers({7, 5}), [](torch::Tensor t) { return torch::nn::init::kaiming_uniform_(t); });
-  expect_same("xavier_normal_", numbers({7, 5}), [](torch::Tensor t) { return torch::nn::init::xavier_normal_(t); });
+  expect_same("kaiming_uniform_", numbers({7, 5}),
+              [](torch::Tensor t) { return torch::nn::init::kaiming_uniform_(t); });
+  expect_same("xavier_normal_", numbers({7, 5}),
+              [](torch::Tensor t) { return torch::nn::init::xavier_normal_(t); });
 }
 
 struct Moments {
@@ -111,7 +123,8 @@ struct Moments {
 
 // The moments of 100,000 numbers that `op` puts into a tensor of double.
 Moments moments_of(const Operator& op) {
-  const torch::Tensor x = mt::DTensor(op(mt::zeros({500, 200}, line(3), {Shard(1)}, torch::kDouble))).full_tensor();
+  const torch::Tensor x =
+      mt::DTensor(op(mt::zeros({500, 200}, line(3), {Shard(1)}, torch::kDouble))).full_tensor();
   return {x.mean().item<double>(), x.var().item<double>()};
 }
 
@@ -125,14 +138,18 @@ TEST(RandomOperators, HaveTheRightMoments) {
     };
     expect("uniform", 1, 4.0 / 3, [](torch::Tensor t) { return t.uniform_(-1, 3); });
     expect("normal", 1, 4, [](torch::Tensor t) { return t.normal_(1, 2); });
-    expect("float normal", 0, 1, [](torch::Tensor t) { return torch::randn_like(t, torch::kFloat).to(torch::kDouble); });
+    expect("float normal", 0, 1,
+           [](torch::Tensor t) { return torch::randn_like(t, torch::kFloat).to(torch::kDouble); });
     expect("exponential", 0.5, 0.25, [](torch::Tensor t) { return t.exponential_(2); });
     expect("geometric", 4, 12, [](torch::Tensor t) { return t.geometric_(0.25); });
-    expect("log_normal", std::exp(0.125), (std::exp(0.25) - 1) * std::exp(0.25), [](torch::Tensor t) { return t.log_normal_(0, 0.5); });
+    expect("log_normal", std::exp(0.125), (std::exp(0.25) - 1) * std::exp(0.25),
+           [](torch::Tensor t) { return t.log_normal_(0, 0.5); });
     expect("bernoulli", 0.3, 0.21, [](torch::Tensor t) { return t.bernoulli_(0.3); });
     expect("random", 4.5, 8.25, [](torch::Tensor t) { return t.random_(10); });
     expect("multinomial", 0.75, 0.1875, [](torch::Tensor) {
-      return torch::multinomial(mt::distribute_tensor(torch::tensor({0.25, 0.75}), line(3), {Shard(0)}), 100000, true).to(torch::kDouble);
+      return torch::multinomial(mt::distribute_tensor(torch::tensor({0.25, 0.75}), line(3), {Shard(0)}),
+                                100000, true)
+          .to(torch::kDouble);
     });
   });
 }
@@ -142,15 +159,21 @@ TEST(RandomOperators, StayInTheirRange) {
     for (const auto type : {torch::kFloat, torch::kDouble, torch::kBFloat16, torch::kHalf}) {
       const torch::Tensor x = mt::rand({300, 300}, line(2), {Shard(0)}, type).full_tensor();
       EXPECT_TRUE((x >= 0).all().item<bool>() && (x < 1).all().item<bool>()) << type;
-      const torch::Tensor wide = mt::DTensor(mt::zeros({300, 300}, line(2), {Shard(0)}, type).uniform_(1000, 1016)).full_tensor();
+      const torch::Tensor wide =
+          mt::DTensor(mt::zeros({300, 300}, line(2), {Shard(0)}, type).uniform_(1000, 1016)).full_tensor();
       EXPECT_TRUE((wide >= 1000).all().item<bool>() && (wide < 1016).all().item<bool>()) << type;
     }
-    const torch::Tensor bits = mt::DTensor(mt::zeros({4000}, line(2), {Shard(0)}, torch::kByte).random_()).full_tensor();
+    const torch::Tensor bits =
+        mt::DTensor(mt::zeros({4000}, line(2), {Shard(0)}, torch::kByte).random_()).full_tensor();
     EXPECT_EQ(bits.min().item<int>(), 0);
     EXPECT_EQ(bits.max().item<int>(), 255);
-    const torch::Tensor below = mt::DTensor(mt::zeros({400}, line(2), {Shard(0)}, torch::kLong).random_(std::numeric_limits<int64_t>::min(), std::optional<int64_t>())).full_tensor();
+    const torch::Tensor below =
+        mt::DTensor(mt::zeros({400}, line(2), {Shard(0)}, torch::kLong)
+                        .random_(std::numeric_limits<int64_t>::min(), std::optional<int64_t>()))
+            .full_tensor();
     EXPECT_TRUE((below < 0).any().item<bool>() && (below > 0).any().item<bool>());
-    const torch::Tensor upwards = mt::DTensor(mt::zeros({400}, line(2), {Shard(0)}, torch::kLong).random_()).full_tensor();
+    const torch::Tensor upwards =
+        mt::DTensor(mt::zeros({400}, line(2), {Shard(0)}, torch::kLong).random_()).full_tensor();
     EXPECT_TRUE((upwards >= 0).all().item<bool>());
   });
 }
@@ -164,7 +187,8 @@ TEST(RandomOperators, RefuseWhatTheyCannotDraw) {
       EXPECT_NE(error.find("do: "), std::string::npos) << error;
     };
     expect("`aten::normal_` got a generator", [&] { x.normal_(0, 1, at::detail::createCPUGenerator()); });
-    expect("`aten::multinomial` got a generator", [&] { torch::multinomial(x + 1, 2, false, at::detail::createCPUGenerator()); });
+    expect("`aten::multinomial` got a generator",
+           [&] { torch::multinomial(x + 1, 2, false, at::detail::createCPUGenerator()); });
     expect("cannot draw with std = -1", [&] { x.normal_(0, -1); });
     expect("cannot draw with from = 2", [&] { x.uniform_(2, 1); });
     expect("cannot draw with p = 1.5", [&] { x.bernoulli_(1.5); });

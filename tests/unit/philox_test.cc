@@ -1,4 +1,5 @@
-// Random numbers as pure functions: Philox against its published vectors, the distributions, and global indices of shards.
+// Random numbers as pure functions: Philox against its published vectors, the distributions, and global
+// indices of shards.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,7 +30,8 @@ TEST(Philox, GivesThePublishedWords) {
 
 TEST(Philox, KeyIsTheSeedAndCounterIsIndexAndCall) {
   const RandomCall call{.seed = 0x299f31d0a4093822, .number = 0x0370734413198a2e};
-  EXPECT_EQ(random_words(call, std::uint64_t{0x85a308d3243f6a88}), (RandomWords{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+  EXPECT_EQ(random_words(call, std::uint64_t{0x85a308d3243f6a88}),
+            (RandomWords{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
 TEST(Philox, BlocksEqualSingleElements) {
@@ -38,7 +40,8 @@ TEST(Philox, BlocksEqualSingleElements) {
   for (std::size_t i = 0; i < index.size(); ++i) index[i] = i * 1000000007;
   const auto block = random_words<16>(call, index);
   for (std::size_t i = 0; i < index.size(); ++i) {
-    EXPECT_EQ((RandomWords{block.word[0][i], block.word[1][i], block.word[2][i], block.word[3][i]}), random_words(call, index[i]));
+    EXPECT_EQ((RandomWords{block.word[0][i], block.word[1][i], block.word[2][i], block.word[3][i]}),
+              random_words(call, index[i]));
   }
 }
 
@@ -91,8 +94,10 @@ TEST(Distribution, MomentsAreRight) {
   EXPECT_NEAR(mean_of([](const RandomWords& w) { return standard_normal(w); }), 0, 1e-2);
   EXPECT_NEAR(mean_of([](const RandomWords& w) { return std::pow(standard_normal(w), 2); }), 1, 2e-2);
   EXPECT_NEAR(mean_of([](const RandomWords& w) { return std::pow(standard_normal(w), 4); }), 3, 0.2);
-  EXPECT_NEAR(mean_of([](const RandomWords& w) { return normal_pair(w).first * normal_pair(w).second; }), 0, 1e-2);
-  EXPECT_NEAR(mean_of([](const RandomWords& w) { return static_cast<double>(integer_of(w, -5, 11)); }), 0, 5e-2);
+  EXPECT_NEAR(mean_of([](const RandomWords& w) { return normal_pair(w).first * normal_pair(w).second; }), 0,
+              1e-2);
+  EXPECT_NEAR(mean_of([](const RandomWords& w) { return static_cast<double>(integer_of(w, -5, 11)); }), 0,
+              5e-2);
   EXPECT_NEAR(mean_of([](const RandomWords& w) { return bernoulli_of(w, 0.3); }), 0.3, 5e-3);
   EXPECT_NEAR(mean_of([](const RandomWords& w) { return exponential_of(w, 4); }), 0.25, 5e-3);
   EXPECT_NEAR(mean_of([](const RandomWords& w) { return geometric_of(w, portable_log1p(-0.2)); }), 5, 0.1);
@@ -111,12 +116,14 @@ std::vector<std::int64_t> indices_of(const ShardIndices& shard, std::int64_t beg
 }
 
 // Every element of the shard, from the definition.
-std::vector<std::int64_t> expected_indices(const Shape& global, const Placements& placements, const Shape& mesh, const Shape& at) {
+std::vector<std::int64_t> expected_indices(const Shape& global, const Placements& placements,
+                                           const Shape& mesh, const Shape& at) {
   std::vector<std::int64_t> found{0};
   for (std::size_t dim = 0; dim < global.size(); ++dim) {
     std::vector<std::int64_t> next;
     for (const std::int64_t before : found) {
-      for (const Range& range : held_ranges(global[dim], static_cast<std::int64_t>(dim), placements, mesh, at)) {
+      for (const Range& range :
+           held_ranges(global[dim], static_cast<std::int64_t>(dim), placements, mesh, at)) {
         for (std::int64_t i = range.begin; i < range.end(); ++i) next.push_back(before * global[dim] + i);
       }
     }
@@ -129,7 +136,8 @@ TEST(ShardIndices, AreGlobalWhateverTheSplit) {
   const Shape mesh{2, 3};
   for (const Shape& global : std::vector<Shape>{{}, {1}, {7}, {5, 4}, {3, 1, 5}, {2, 3, 4, 5}, {4, 0, 3}}) {
     std::vector<Placement> choices{Replicate(), Partial()};
-    for (std::size_t dim = 0; dim < global.size(); ++dim) choices.push_back(Shard(static_cast<std::int64_t>(dim)));
+    for (std::size_t dim = 0; dim < global.size(); ++dim)
+      choices.push_back(Shard(static_cast<std::int64_t>(dim)));
     for (const Placement& a : choices) {
       for (const Placement& b : choices) {
         for (std::int64_t at = 0; at < 6; ++at) {
