@@ -11,12 +11,15 @@
 
 namespace meshtorch {
 
-// Distributes the parameters of one module; called for the module itself, whose name is empty, and for every module below it.
-using PartitionFn = std::function<void(const std::string& name, torch::nn::Module& module, const DeviceMesh& mesh)>;
+// Distributes the parameters of one module; called for the module itself, whose name is empty, and for every
+// module below it.
+using PartitionFn =
+    std::function<void(const std::string& name, torch::nn::Module& module, const DeviceMesh& mesh)>;
 
-// What is done at the edge of a module, with its inputs before forward or its outputs after. Made of any callable that takes
-// (module, values, mesh) and changes the values in place, or returns the new first value, or the new values as a vector of tensors.
-// A callable without the first argument is taken too, with a warning.
+// What is done at the edge of a module, with its inputs before forward or its outputs after. Made of any
+// callable that takes (module, values, mesh) and changes the values in place, or returns the new first value,
+// or the new values as a vector of tensors. A callable without the first argument is taken too, with a
+// warning.
 class EdgeFn {
  public:
   EdgeFn() = default;
@@ -30,7 +33,8 @@ class EdgeFn {
         }) {}
 
   template <class F>
-    requires(std::is_invocable_v<F&, Values&, const DeviceMesh&> && !std::is_invocable_v<F&, torch::nn::Module&, Values&, const DeviceMesh&>)
+    requires(std::is_invocable_v<F&, Values&, const DeviceMesh&> &&
+             !std::is_invocable_v<F&, torch::nn::Module&, Values&, const DeviceMesh&>)
   EdgeFn(F fn)
       : fn_([fn = std::move(fn)](torch::nn::Module&, Values& values, const DeviceMesh& mesh) mutable {
           apply([&]() -> decltype(auto) { return fn(values, mesh); }, values);
@@ -39,7 +43,9 @@ class EdgeFn {
 
   explicit operator bool() const { return static_cast<bool>(fn_); }
   bool takes_module() const { return takes_module_; }
-  void operator()(torch::nn::Module& module, Values& values, const DeviceMesh& mesh) const { fn_(module, values, mesh); }
+  void operator()(torch::nn::Module& module, Values& values, const DeviceMesh& mesh) const {
+    fn_(module, values, mesh);
+  }
 
  private:
   template <class Call>
@@ -51,7 +57,8 @@ class EdgeFn {
       const std::vector<at::Tensor> replaced = call();
       for (std::size_t i = 0; i < replaced.size(); ++i) values[i] = replaced[i];
     } else {
-      static_assert(std::is_void_v<Result>, "input_fn and output_fn return nothing, a tensor, or a vector of tensors");
+      static_assert(std::is_void_v<Result>,
+                    "input_fn and output_fn return nothing, a tensor, or a vector of tensors");
       call();
     }
   }
@@ -60,13 +67,16 @@ class EdgeFn {
   bool takes_module_ = true;
 };
 
-// Lets partition_fn distribute the parameters (default: none), makes all parameters and buffers that it left alone replicated, and
-// registers the functions at the module's edge. Parameters change in place, so that members of the module and optimizers see them; a
-// leaf stays a leaf. A second call on the same module is an error. Returns the module.
-torch::nn::Module& distribute_module(torch::nn::Module& module, const DeviceMesh& mesh, const PartitionFn& partition_fn = {},
-                                     EdgeFn input_fn = {}, EdgeFn output_fn = {});
+// Lets partition_fn distribute the parameters (default: none), makes all parameters and buffers that it left
+// alone replicated, and registers the functions at the module's edge. Parameters change in place, so that
+// members of the module and optimizers see them; a leaf stays a leaf. A second call on the same module is an
+// error. Returns the module.
+torch::nn::Module& distribute_module(torch::nn::Module& module, const DeviceMesh& mesh,
+                                     const PartitionFn& partition_fn = {}, EdgeFn input_fn = {},
+                                     EdgeFn output_fn = {});
 
-// Gives a parameter or buffer other data, on another device if need be: what a partition_fn does. The tensor stays the same object.
+// Gives a parameter or buffer other data, on another device if need be: what a partition_fn does. The tensor
+// stays the same object.
 void replace_data(const at::Tensor& parameter, const at::Tensor& data);
 
 }  // namespace meshtorch

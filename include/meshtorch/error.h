@@ -1,4 +1,5 @@
-// Errors that LibTorch has no class for. Wrong values are c10::ValueError, what is not supported c10::NotImplementedError.
+// Errors that LibTorch has no class for. Wrong values are c10::ValueError, what is not supported
+// c10::NotImplementedError.
 #pragma once
 
 #include <c10/util/Exception.h>

@@ -13,11 +13,13 @@
 namespace meshtorch {
 namespace detail {
 
-// How an argument is kept while hooks look at it: a copy if it is passed by value or holds tensors, else what the caller passed.
+// How an argument is kept while hooks look at it: a copy if it is passed by value or holds tensors, else what
+// the caller passed.
 template <class A>
 using KeptArgument =
-    std::conditional_t<std::is_lvalue_reference_v<A> && (!std::is_const_v<std::remove_reference_t<A>> || !leaves::holds_tensors<std::remove_cvref_t<A>>()), A,
-                       std::remove_cvref_t<A>>;
+    std::conditional_t<std::is_lvalue_reference_v<A> && (!std::is_const_v<std::remove_reference_t<A>> ||
+                                                         !leaves::holds_tensors<std::remove_cvref_t<A>>()),
+                       A, std::remove_cvref_t<A>>;
 
 template <class Impl>
 std::vector<std::string_view> declared_argument_names() {
@@ -32,7 +34,8 @@ std::vector<std::string_view> declared_argument_names() {
 template <class T>
 void collect(T& value, std::string_view name, Values& values) {
   leaves::for_each(value, [&](auto& leaf) {
-    if constexpr (leaves::Tensor<std::remove_reference_t<decltype(leaf)>> && !std::is_const_v<std::remove_reference_t<decltype(leaf)>>) {
+    if constexpr (leaves::Tensor<std::remove_reference_t<decltype(leaf)>> &&
+                  !std::is_const_v<std::remove_reference_t<decltype(leaf)>>) {
       values.add(name, &leaf);
     } else {
       values.add(name, nullptr);
@@ -48,7 +51,9 @@ class HookedBase : public Impl, public Hookable {
  public:
   using Impl::Impl;
 
-  std::vector<std::string_view> argument_names() const override { return detail::declared_argument_names<Impl>(); }
+  std::vector<std::string_view> argument_names() const override {
+    return detail::declared_argument_names<Impl>();
+  }
 
   // Calls forward with hooks. Arguments that have defaults may be left out; hooks do not see those.
   template <class R, class... Kept>
@@ -74,7 +79,8 @@ class HookedBase : public Impl, public Hookable {
   bool is_watched() const { return this->has_hooks() || ModuleScope::is_wanted(); }
 
   // The clone is hooked too, and so are the modules below it.
-  std::shared_ptr<torch::nn::Module> clone(const std::optional<torch::Device>& device = std::nullopt) const override {
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& device = std::nullopt) const override {
     if constexpr (std::is_copy_assignable_v<Impl>) {
       const auto plain = std::dynamic_pointer_cast<Impl>(Impl::clone(device));
       TORCH_INTERNAL_ASSERT(plain != nullptr, "clone() of ", this->name(), " gave a module of another type");
@@ -83,7 +89,8 @@ class HookedBase : public Impl, public Hookable {
       copy_hooks_below(*this, *copy);
       return copy;
     } else {
-      TORCH_CHECK_NOT_IMPLEMENTED(false, "meshtorch: clone() of ", this->name(), ", which cannot be assigned to");
+      TORCH_CHECK_NOT_IMPLEMENTED(false, "meshtorch: clone() of ", this->name(),
+                                  ", which cannot be assigned to");
     }
   }
 
@@ -147,7 +154,8 @@ class Hooked<Impl, R (Base::*)(A...) const> : public HookedBase<Impl> {
   std::shared_ptr<HookedBase<Impl>> copy_of_self() const override { return std::make_shared<Hooked>(*this); }
 };
 
-// The holder of a hooked module. Unlike module->forward(…), module(…) may leave out arguments that have defaults.
+// The holder of a hooked module. Unlike module->forward(…), module(…) may leave out arguments that have
+// defaults.
 template <class Contained>
 class HookedHolder : public torch::nn::ModuleHolder<Contained> {
  public:
@@ -161,7 +169,8 @@ class HookedHolder : public torch::nn::ModuleHolder<Contained> {
     } else {
       return [&]<std::size_t... I>(std::index_sequence<I...>) -> typename Contained::Result {
         return this->get()->template call<typename Contained::Result>(
-            std::tuple<detail::KeptArgument<std::tuple_element_t<I, Parameters>>...>(std::forward<Args>(args)...));
+            std::tuple<detail::KeptArgument<std::tuple_element_t<I, Parameters>>...>(
+                std::forward<Args>(args)...));
       }(std::index_sequence_for<Args...>());
     }
   }
@@ -170,10 +179,10 @@ class HookedHolder : public torch::nn::ModuleHolder<Contained> {
 }  // namespace meshtorch
 
 // In the place of TORCH_MODULE(Name): the holder `Name` of a hookable NameImpl.
-#define MESHTORCH_MODULE_IMPL(Name, ImplType)                                    \
-  class Name : public ::meshtorch::HookedHolder<::meshtorch::Hooked<ImplType>> { \
-   public:                                                                       \
+#define MESHTORCH_MODULE_IMPL(Name, ImplType)                                     \
+  class Name : public ::meshtorch::HookedHolder<::meshtorch::Hooked<ImplType>> {  \
+   public:                                                                        \
     using ::meshtorch::HookedHolder<::meshtorch::Hooked<ImplType>>::HookedHolder; \
-    using Impl [[maybe_unused]] = ::meshtorch::Hooked<ImplType>;                 \
+    using Impl [[maybe_unused]] = ::meshtorch::Hooked<ImplType>;                  \
   }
 #define MESHTORCH_MODULE(Name) MESHTORCH_MODULE_IMPL(Name, Name##Impl)

@@ -119,7 +119,8 @@ consteval bool holds_tensors() {
   }
 }
 
-// Calls `visit` on every leaf in order: a tensor, or a value without tensors in it, which is one leaf whatever its type.
+// Calls `visit` on every leaf in order: a tensor, or a value without tensors in it, which is one leaf
+// whatever its type.
 template <class T, class Visit>
 void for_each(T& value, const Visit& visit) {
   using Plain = std::remove_cv_t<T>;
@@ -157,13 +158,16 @@ consteval std::optional<std::size_t> count() {
   if constexpr (Tensor<Plain> || !holds_tensors<Plain>()) {
     return 1;
   } else if constexpr (is_optional<Plain>) {
-    return count<typename Plain::value_type>() == std::optional<std::size_t>(1) ? std::optional<std::size_t>(1) : std::nullopt;
+    return count<typename Plain::value_type>() == std::optional<std::size_t>(1)
+               ? std::optional<std::size_t>(1)
+               : std::nullopt;
   } else if constexpr (is_vector<Plain>) {
     return std::nullopt;
   } else if constexpr (HasFields<Plain>) {
     return sum(std::type_identity<decltype(std::declval<Plain&>().fields())>());
   } else if constexpr (TupleLike<Plain>) {
-    return sum(std::type_identity<decltype(std::apply([](auto&... part) { return std::tie(part...); }, std::declval<Plain&>()))>());
+    return sum(std::type_identity<decltype(std::apply([](auto&... part) { return std::tie(part...); },
+                                                      std::declval<Plain&>()))>());
   } else {
     return sum(std::type_identity<decltype(members(std::declval<Plain&>()))>());
   }

@@ -86,7 +86,8 @@ struct AnyPlacements {
   std::optional<std::vector<Placements>> given;
 };
 
-// One entry for each value, {} for one that is not a tensor. Their number is checked when compiled, if the signature tells it.
+// One entry for each value, {} for one that is not a tensor. Their number is checked when compiled, if the
+// signature tells it.
 template <std::size_t N>
 struct PlacementsOfEach : ExactPlacements<std::make_index_sequence<N>> {
   using ExactPlacements<std::make_index_sequence<N>>::ExactPlacements;
@@ -139,8 +140,9 @@ class LocalMapCall {
 bool is_debug_mode();
 
 template <class T>
-using KeptByLocalMap = std::conditional_t<std::is_base_of_v<at::Tensor, std::remove_cvref_t<T>>, at::Tensor,
-                                          std::conditional_t<leaves::holds_tensors<std::remove_cvref_t<T>>(), std::remove_cvref_t<T>, T>>;
+using KeptByLocalMap = std::conditional_t<
+    std::is_base_of_v<at::Tensor, std::remove_cvref_t<T>>, at::Tensor,
+    std::conditional_t<leaves::holds_tensors<std::remove_cvref_t<T>>(), std::remove_cvref_t<T>, T>>;
 
 template <class Parameters, class... Args>
 struct KeptArguments;
@@ -182,7 +184,8 @@ class LocalMapped {
   template <class... Args>
   static auto keep(Args&&... args) {
     if constexpr (HasSignature<F>) {
-      return typename KeptArguments<typename SignatureOf<F>::Parameters, Args...>::Type(std::forward<Args>(args)...);
+      return typename KeptArguments<typename SignatureOf<F>::Parameters, Args...>::Type(
+          std::forward<Args>(args)...);
     } else {
       return std::tuple<KeptByLocalMap<Args>...>(std::forward<Args>(args)...);
     }
@@ -215,26 +218,34 @@ class LocalMapped {
 
 template <class F>
 struct LocalMapOptions {
-  // How each result lies: one list of placements for a single result, else one for each; {} for what is not a tensor.
+  // How each result lies: one list of placements for a single result, else one for each; {} for what is not a
+  // tensor.
   detail::PlacementsOfEach<detail::output_count<F>()> out_placements = {};
   // How each argument has to lie; {} for what is not a tensor. Default: as it does.
-  std::conditional_t<detail::input_count<F>() == 1, detail::AnyPlacements, detail::PlacementsOfEach<detail::input_count<F>()>> in_placements = {};
+  std::conditional_t<detail::input_count<F>() == 1, detail::AnyPlacements,
+                     detail::PlacementsOfEach<detail::input_count<F>()>>
+      in_placements = {};
   // How the gradient of each argument lies. Default: like the argument.
-  std::conditional_t<detail::input_count<F>() == 1, detail::AnyPlacements, detail::PlacementsOfEach<detail::input_count<F>()>> in_grad_placements = {};
+  std::conditional_t<detail::input_count<F>() == 1, detail::AnyPlacements,
+                     detail::PlacementsOfEach<detail::input_count<F>()>>
+      in_grad_placements = {};
   // Default: that of the first distributed argument.
   std::optional<DeviceMesh> device_mesh = std::nullopt;
   // Bring arguments to in_placements, rather than refuse those that lie otherwise.
   bool redistribute_inputs = false;
-  // Verify that results said to be replicated are equal on all ranks. Default: when the variable MESHTORCH_DEBUG is set.
+  // Verify that results said to be replicated are equal on all ranks. Default: when the variable
+  // MESHTORCH_DEBUG is set.
   bool check_replicated = detail::is_debug_mode();
 };
 
-// The function on distributed tensors that `fn` is on their shards. Other arguments pass through. Without any distributed argument, it
-// is `fn` itself. Tensors inside tuples, vectors, optionals and structs count one by one, both ways.
+// The function on distributed tensors that `fn` is on their shards. Other arguments pass through. Without any
+// distributed argument, it is `fn` itself. Tensors inside tuples, vectors, optionals and structs count one by
+// one, both ways.
 template <class F>
 auto local_map(F fn, const std::type_identity_t<LocalMapOptions<F>>& options) {
-  return detail::LocalMapped<F>(std::move(fn), {options.out_placements.given, options.in_placements.given, options.in_grad_placements.given,
-                                                options.device_mesh, options.redistribute_inputs, options.check_replicated});
+  return detail::LocalMapped<F>(std::move(fn), {options.out_placements.given, options.in_placements.given,
+                                                options.in_grad_placements.given, options.device_mesh,
+                                                options.redistribute_inputs, options.check_replicated});
 }
 
 }  // namespace meshtorch

@@ -3,9 +3,9 @@
 
 namespace meshtorch {
 
-// While it lives, on this thread, log_softmax and nll_loss (and so cross_entropy) of logits that are split along the classes leave them
-// split: only maxima, sums and the chosen log-probabilities, one number for each sample, are communicated. The backward may run
-// outside the scope.
+// While it lives, on this thread, log_softmax and nll_loss (and so cross_entropy) of logits that are split
+// along the classes leave them split: only maxima, sums and the chosen log-probabilities, one number for each
+// sample, are communicated. The backward may run outside the scope.
 class loss_parallel {
  public:
   loss_parallel();

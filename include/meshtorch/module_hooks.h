@@ -16,8 +16,8 @@ class Module;
 
 namespace meshtorch {
 
-// The arguments or the results of one call of forward, whatever their types. Tensors inside tuples, vectors, optionals and structs are values
-// of their own; anything without tensors in it is one value.
+// The arguments or the results of one call of forward, whatever their types. Tensors inside tuples, vectors,
+// optionals and structs are values of their own; anything without tensors in it is one value.
 class Values {
  public:
   std::size_t size() const { return entries_.size(); }
@@ -40,7 +40,8 @@ class Values {
   std::vector<Entry> entries_;
 };
 
-// Implemented by modules whose forward runs hooks: those of meshtorch::nn and those declared with MESHTORCH_MODULE.
+// Implemented by modules whose forward runs hooks: those of meshtorch::nn and those declared with
+// MESHTORCH_MODULE.
 class Hookable {
  public:
   using PreHook = std::function<void(torch::nn::Module& module, Values& inputs)>;
@@ -73,7 +74,8 @@ class Hookable {
   HookId last_id_ = 0;
 };
 
-// Marks that a module's forward, hooks included, is running, for debug modes. Costs nothing to speak of while none is active.
+// Marks that a module's forward, hooks included, is running, for debug modes. Costs nothing to speak of while
+// none is active.
 class ModuleScope {
  public:
   explicit ModuleScope(torch::nn::Module& module);

@@ -1,5 +1,5 @@
-// LibTorch's modules with hooks: the same options, parameters and results, so that torch::nn:: becomes meshtorch::nn:: and nothing else
-// in a model changes.
+// LibTorch's modules with hooks: the same options, parameters and results, so that torch::nn:: becomes
+// meshtorch::nn:: and nothing else in a model changes.
 #pragma once
 
 #include <torch/nn/modules.h>
@@ -8,7 +8,8 @@
 
 namespace meshtorch::nn {
 
-// What RMSNorm takes: the shape of the last dims, and eps (default: the smallest step of the input's type at 1).
+// What RMSNorm takes: the shape of the last dims, and eps (default: the smallest step of the input's type at
+// 1).
 struct RMSNormOptions {
   RMSNormOptions(std::vector<std::int64_t> shape) : normalized_shape(std::move(shape)) {}
   RMSNormOptions(std::int64_t size) : normalized_shape{size} {}
@@ -72,6 +73,13 @@ MESHTORCH_NN(ReLU6);
 MESHTORCH_NN(LeakyReLU);
 MESHTORCH_NN(PReLU);
 MESHTORCH_NN(ELU);
+MESHTORCH_NN(SELU);
+MESHTORCH_NN(CELU);
+MESHTORCH_NN(GLU);
+MESHTORCH_NN(Hardtanh);
+MESHTORCH_NN(LogSigmoid);
+MESHTORCH_NN(Softsign);
+MESHTORCH_NN(Threshold);
 MESHTORCH_NN(GELU);
 MESHTORCH_NN(SiLU);
 MESHTORCH_NN(Mish);
@@ -82,13 +90,37 @@ MESHTORCH_NN(Softmax);
 MESHTORCH_NN(LogSoftmax);
 MESHTORCH_NN(MaxPool1d);
 MESHTORCH_NN(MaxPool2d);
+MESHTORCH_NN(MaxPool3d);
 MESHTORCH_NN(AvgPool1d);
 MESHTORCH_NN(AvgPool2d);
+MESHTORCH_NN(AvgPool3d);
 MESHTORCH_NN(AdaptiveAvgPool1d);
 MESHTORCH_NN(AdaptiveAvgPool2d);
+MESHTORCH_NN(AdaptiveAvgPool3d);
+MESHTORCH_NN(AdaptiveMaxPool1d);
+MESHTORCH_NN(AdaptiveMaxPool2d);
 MESHTORCH_NN(PixelShuffle);
 MESHTORCH_NN(Upsample);
+MESHTORCH_NN(RNN);
+MESHTORCH_NN(LSTM);
+MESHTORCH_NN(GRU);
+MESHTORCH_NN(RNNCell);
+MESHTORCH_NN(LSTMCell);
+MESHTORCH_NN(GRUCell);
 MESHTORCH_NN(MultiheadAttention);
+MESHTORCH_NN(TransformerEncoderLayer);
+MESHTORCH_NN(TransformerDecoderLayer);
+MESHTORCH_NN(TransformerEncoder);
+MESHTORCH_NN(TransformerDecoder);
+MESHTORCH_NN(Transformer);
+MESHTORCH_NN(L1Loss);
+MESHTORCH_NN(MSELoss);
+MESHTORCH_NN(SmoothL1Loss);
+MESHTORCH_NN(HuberLoss);
+MESHTORCH_NN(KLDivLoss);
+MESHTORCH_NN(BCELoss);
+MESHTORCH_NN(BCEWithLogitsLoss);
+MESHTORCH_NN(NLLLoss);
 MESHTORCH_NN(CrossEntropyLoss);
 
 #undef MESHTORCH_NN

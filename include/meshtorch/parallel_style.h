@@ -21,8 +21,8 @@ class Module;
 
 namespace meshtorch {
 
-// The layouts of several inputs or outputs, in order; nullopt leaves one as it is. One placement stands for a list of one. Default: not
-// given at all.
+// The layouts of several inputs or outputs, in order; nullopt leaves one as it is. One placement stands for a
+// list of one. Default: not given at all.
 class Layouts {
  public:
   Layouts() = default;
@@ -54,7 +54,8 @@ class ParallelStyle {
   using Attribute = std::variant<bool, std::int64_t, Layouts, NamedLayouts>;
 
   virtual ~ParallelStyle() = default;
-  virtual void apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const = 0;
+  virtual void apply(torch::nn::Module& module, const DeviceMesh& mesh,
+                     const StyleContext& context) const = 0;
   // The name and the options, in words and in files.
   virtual std::string name() const = 0;
   virtual std::vector<std::pair<std::string, Attribute>> attributes() const { return {}; }
@@ -64,8 +65,9 @@ class ParallelStyle {
 };
 
 struct ColwiseOptions {
-  std::optional<Placement> input_layouts = std::nullopt;   // default: Replicate()
-  std::optional<Placement> output_layouts = std::nullopt;  // default: Shard(-1), for a convolution its channels
+  std::optional<Placement> input_layouts = std::nullopt;  // default: Replicate()
+  std::optional<Placement> output_layouts =
+      std::nullopt;  // default: Shard(-1), for a convolution its channels
   bool use_local_output = true;
 };
 // Splits the outputs of a Linear, Embedding or convolution.
@@ -81,12 +83,13 @@ class ColwiseParallel : public ParallelStyle {
 };
 
 struct RowwiseOptions {
-  std::optional<Placement> input_layouts = std::nullopt;   // default: Shard(-1), for a convolution its channels
+  std::optional<Placement> input_layouts =
+      std::nullopt;  // default: Shard(-1), for a convolution its channels
   std::optional<Placement> output_layouts = std::nullopt;  // default: Replicate()
   bool use_local_output = true;
 };
-// Splits the inputs of a Linear, Embedding or convolution. The input's split size is known from the weight, so that shards of
-// unequal size need no communication.
+// Splits the inputs of a Linear, Embedding or convolution. The input's split size is known from the weight,
+// so that shards of unequal size need no communication.
 class RowwiseParallel : public ParallelStyle {
  public:
   explicit RowwiseParallel(RowwiseOptions options = {}) : options_(options) {}

@@ -10,8 +10,8 @@
 
 namespace meshtorch {
 
-// Styles by module name patterns, applied in this order. A pattern is a dotted name whose parts may hold fnmatch's * ? [abc] [!abc];
-// the empty one is the module itself.
+// Styles by module name patterns, applied in this order. A pattern is a dotted name whose parts may hold
+// fnmatch's * ? [abc] [!abc]; the empty one is the module itself.
 class ParallelizePlan {
  public:
   using Entry = std::pair<std::string, Style>;
@@ -26,7 +26,8 @@ class ParallelizePlan {
 
   const std::vector<Entry>& entries() const { return entries_; }
 
-  // [{"modules": "layers.*.up", "style": "ColwiseParallel", "input_layouts": "R", …}, …]. Only styles of this library can be written.
+  // [{"modules": "layers.*.up", "style": "ColwiseParallel", "input_layouts": "R", …}, …]. Only styles of this
+  // library can be written.
   std::string to_json() const;
   static ParallelizePlan from_json(const std::string& text);
 
@@ -44,8 +45,8 @@ struct ParallelizeOptions {
 };
 
 // Applies the plan to the modules below `module`. Returns the module.
-torch::nn::Module& parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelizePlan& plan,
-                                      const ParallelizeOptions& options = {});
+torch::nn::Module& parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh,
+                                      const ParallelizePlan& plan, const ParallelizeOptions& options = {});
 
 // One line for each module that gets a style: name, class, style.
 std::string describe_plan(const torch::nn::Module& module, const ParallelizePlan& plan);

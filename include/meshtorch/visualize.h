@@ -7,7 +7,8 @@
 
 namespace meshtorch {
 
-// A drawing for the terminal of which rank holds what: a row of boxes for one dim, a grid for two, a table for more.
+// A drawing for the terminal of which rank holds what: a row of boxes for one dim, a grid for two, a table
+// for more.
 std::string visualize_sharding(const DTensor& tensor);
 // The same as pictures; more than two dims are drawn by the first two that are split.
 std::string visualize_sharding_svg(const DTensor& tensor);

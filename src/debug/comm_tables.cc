@@ -39,7 +39,8 @@ std::string aligned(const Rows& rows, std::size_t left) {
 Json json_of(const CommCounts& counts) {
   Json collectives = Json::object();
   for (const auto& [collective, s] : counts.statistics()) {
-    collectives[std::string(to_string(collective))] = {{"count", s.count}, {"bytes_sent", s.bytes_sent}, {"seconds", s.seconds}};
+    collectives[std::string(to_string(collective))] = {
+        {"count", s.count}, {"bytes_sent", s.bytes_sent}, {"seconds", s.seconds}};
   }
   return collectives;
 }
@@ -55,8 +56,9 @@ std::string shape_text(c10::IntArrayRef sizes) {
 std::string CommDebugMode::table() const {
   const auto row = [](std::string_view name, const CommStatistics& s) {
     std::array<char, 128> line{};
-    std::snprintf(line.data(), line.size(), "%-34.*s %7lld %15lld %10.3f\n", static_cast<int>(name.size()), name.data(),
-                  static_cast<long long>(s.count), static_cast<long long>(s.bytes_sent), s.seconds * 1e3);
+    std::snprintf(line.data(), line.size(), "%-34.*s %7lld %15lld %10.3f\n", static_cast<int>(name.size()),
+                  name.data(), static_cast<long long>(s.count), static_cast<long long>(s.bytes_sent),
+                  s.seconds * 1e3);
     return std::string(line.data());
   };
   std::string text = "collective                           count      bytes sent    time ms\n";
@@ -95,7 +97,9 @@ std::string CommDebugMode::json() const {
   for (const auto& [path, counts] : get_module_counts()) {
     modules[path] = {{"forward", json_of(counts.forward)}, {"backward", json_of(counts.backward)}};
   }
-  const Json document{{"total_count", get_total_counts()}, {"collectives", json_of(get_comm_counts())}, {"modules", std::move(modules)}};
+  const Json document{{"total_count", get_total_counts()},
+                      {"collectives", json_of(get_comm_counts())},
+                      {"modules", std::move(modules)}};
   return document.dump(2);
 }
 

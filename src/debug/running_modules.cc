@@ -1,11 +1,11 @@
-// Which modules are running. Backward nodes are traced to modules by their sequence numbers: those that a module's forward records lie
-// between the numbers at its begin and end.
+// Which modules are running. Backward nodes are traced to modules by their sequence numbers: those that a
+// module's forward records lie between the numbers at its begin and end.
 #include "debug/running_modules.h"
 
 #include <ATen/SequenceNumber.h>
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/distributed/c10d/RankLocal.hpp>
 #include <torch/nn/module.h>
+#include <torch/csrc/distributed/c10d/RankLocal.hpp>
 
 #include "meshtorch/module_hooks.h"
 #include "nn/hookable_module.h"

@@ -11,8 +11,8 @@ struct RunningModules {
   bool is_backward = false;
 };
 
-// Of the operator that is running: in forward, the modules whose forward runs; in backward, those that ran when the operator's node was
-// recorded.
+// Of the operator that is running: in forward, the modules whose forward runs; in backward, those that ran
+// when the operator's node was recorded.
 RunningModules running_modules();
 
 // Starts from nothing, or ends.

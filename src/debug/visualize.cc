@@ -27,7 +27,8 @@ Shape coordinate_of(std::size_t member, const Shape& mesh) {
 }
 
 // Every run of indices of every dim that a rank holds, combined. Ranks that hold nothing are in none.
-void add_blocks(const std::vector<std::vector<Range>>& held, std::int64_t rank, std::map<std::vector<std::int64_t>, Block>& blocks) {
+void add_blocks(const std::vector<std::vector<Range>>& held, std::int64_t rank,
+                std::map<std::vector<std::int64_t>, Block>& blocks) {
   std::vector<std::vector<Range>> products{{}};
   for (const auto& ranges : held) {
     std::vector<std::vector<Range>> longer;
@@ -55,7 +56,8 @@ std::vector<Block> blocks_of(const DTensor& tensor) {
   for (std::size_t member = 0; member < meta.mesh->ranks().size(); ++member) {
     std::vector<std::vector<Range>> held;
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
-      held.push_back(held_ranges(tensor.size(dim), dim, meta.layout->placements, mesh, coordinate_of(member, mesh)));
+      held.push_back(
+          held_ranges(tensor.size(dim), dim, meta.layout->placements, mesh, coordinate_of(member, mesh)));
     }
     add_blocks(held, meta.mesh->ranks()[member], blocks);
   }
@@ -70,7 +72,9 @@ std::string ranks_text(const std::vector<std::int64_t>& ranks) {
   return text;
 }
 
-std::string range_text(const Range& range) { return std::to_string(range.begin) + ":" + std::to_string(range.end()); }
+std::string range_text(const Range& range) {
+  return std::to_string(range.begin) + ":" + std::to_string(range.end());
+}
 
 std::string headline(const DTensor& tensor) {
   std::string shape;
@@ -100,7 +104,8 @@ std::string grid(const std::vector<Block>& blocks, bool has_rows) {
   for (const Block& block : blocks) {
     const auto r = has_rows ? std::find(rows.begin(), rows.end(), block.ranges[0]) - rows.begin() : 0;
     const auto c = std::find(columns.begin(), columns.end(), block.ranges[column_dim]) - columns.begin();
-    cells[static_cast<std::size_t>(r) + 1][static_cast<std::size_t>(c) + 1] = "rank " + ranks_text(block.ranks);
+    cells[static_cast<std::size_t>(r) + 1][static_cast<std::size_t>(c) + 1] =
+        "rank " + ranks_text(block.ranks);
   }
   std::vector<std::size_t> widths(columns.size() + 1);
   for (const auto& row : cells) {
@@ -112,7 +117,8 @@ std::string grid(const std::vector<Block>& blocks, bool has_rows) {
   for (std::size_t r = 0; r < cells.size(); ++r) {
     const char* edge = r == 0 ? " " : "|";
     text += cells[r][0] + std::string(widths[0] - cells[r][0].size(), ' ') + edge;
-    for (std::size_t c = 1; c < widths.size(); ++c) text += " " + cells[r][c] + std::string(widths[c] - cells[r][c].size(), ' ') + " " + edge;
+    for (std::size_t c = 1; c < widths.size(); ++c)
+      text += " " + cells[r][c] + std::string(widths[c] - cells[r][c].size(), ' ') + " " + edge;
     text.erase(text.find_last_not_of(' ') + 1);
     text += "\n" + line + "\n";
   }
@@ -130,7 +136,8 @@ std::string block_table(const std::vector<Block>& blocks) {
 }
 
 const char* color_of(std::int64_t rank) {
-  constexpr std::array<const char*, 8> kColors{"#8ecae6", "#ffb703", "#90be6d", "#f28482", "#cdb4db", "#84a59d", "#f6bd60", "#a2d2ff"};
+  constexpr std::array<const char*, 8> kColors{"#8ecae6", "#ffb703", "#90be6d", "#f28482",
+                                               "#cdb4db", "#84a59d", "#f6bd60", "#a2d2ff"};
   return kColors[static_cast<std::size_t>(rank) % kColors.size()];
 }
 
@@ -162,33 +169,43 @@ std::string visualize_sharding_svg(const DTensor& tensor) {
   constexpr double kWidth = 480, kHeight = 320, kMargin = 24;
   const std::vector<Block> blocks = blocks_of(tensor);
   const auto dims = static_cast<std::size_t>(tensor.dim());
-  const std::array<std::size_t, 2> drawn = dims >= 2 ? drawn_dims(blocks, dims) : std::array<std::size_t, 2>{0, 0};
+  const std::array<std::size_t, 2> drawn =
+      dims >= 2 ? drawn_dims(blocks, dims) : std::array<std::size_t, 2>{0, 0};
   std::string body;
-  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<std::int64_t>> shown;  // ranks at each place of the picture
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<std::int64_t>>
+      shown;  // ranks at each place of the picture
   for (const Block& block : blocks) {
-    const auto extent = [&](std::size_t dim) { return static_cast<double>(std::max<std::int64_t>(tensor.size(static_cast<std::int64_t>(dim)), 1)); };
+    const auto extent = [&](std::size_t dim) {
+      return static_cast<double>(std::max<std::int64_t>(tensor.size(static_cast<std::int64_t>(dim)), 1));
+    };
     const Range row = dims >= 2 ? block.ranges[drawn[0]] : Range{0, 1};
     const Range column = dims == 0 ? Range{0, 1} : block.ranges[dims >= 2 ? drawn[1] : 0];
-    const double rows = dims >= 2 ? extent(drawn[0]) : 1, columns = dims == 0 ? 1 : extent(dims >= 2 ? drawn[1] : 0);
+    const double rows = dims >= 2 ? extent(drawn[0]) : 1,
+                 columns = dims == 0 ? 1 : extent(dims >= 2 ? drawn[1] : 0);
     auto& ranks = shown[{row.begin, column.begin}];
     const bool is_first = ranks.empty();
     ranks.insert(ranks.end(), block.ranks.begin(), block.ranks.end());
     if (!is_first) continue;
     const auto number = [](double v) { return std::to_string(v); };
-    const double x = kMargin + kWidth * static_cast<double>(column.begin) / columns, y = kMargin + kHeight * static_cast<double>(row.begin) / rows;
-    const double w = kWidth * static_cast<double>(column.size) / columns, h = kHeight * static_cast<double>(row.size) / rows;
-    body += "  <rect x=\"" + number(x) + "\" y=\"" + number(y) + "\" width=\"" + number(w) + "\" height=\"" + number(h) + "\" fill=\"" +
-            color_of(block.ranks[0]) + "\" stroke=\"#333\"/>\n";
-    body += "  <text x=\"" + number(x + w / 2) + "\" y=\"" + number(y + h / 2) + "\" text-anchor=\"middle\" font-family=\"sans-serif\" font-size=\"13\">rank " +
+    const double x = kMargin + kWidth * static_cast<double>(column.begin) / columns,
+                 y = kMargin + kHeight * static_cast<double>(row.begin) / rows;
+    const double w = kWidth * static_cast<double>(column.size) / columns,
+                 h = kHeight * static_cast<double>(row.size) / rows;
+    body += "  <rect x=\"" + number(x) + "\" y=\"" + number(y) + "\" width=\"" + number(w) + "\" height=\"" +
+            number(h) + "\" fill=\"" + color_of(block.ranks[0]) + "\" stroke=\"#333\"/>\n";
+    body += "  <text x=\"" + number(x + w / 2) + "\" y=\"" + number(y + h / 2) +
+            "\" text-anchor=\"middle\" font-family=\"sans-serif\" font-size=\"13\">rank " +
             ranks_text(block.ranks) + "</text>\n";
   }
-  return "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"528\" height=\"368\">\n  <text x=\"24\" y=\"16\" font-family=\"sans-serif\" font-size=\"12\">" +
+  return "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"528\" height=\"368\">\n  <text x=\"24\" y=\"16\" "
+         "font-family=\"sans-serif\" font-size=\"12\">" +
          headline(tensor) + "</text>\n" + body + "</svg>\n";
 }
 
 std::string visualize_sharding_html(const DTensor& tensor) {
-  return "<!DOCTYPE html>\n<html><head><meta charset=\"utf-8\"><title>" + headline(tensor) + "</title></head><body>\n" + visualize_sharding_svg(tensor) + "<pre>\n" +
-         visualize_sharding(tensor) + "</pre>\n</body></html>\n";
+  return "<!DOCTYPE html>\n<html><head><meta charset=\"utf-8\"><title>" + headline(tensor) +
+         "</title></head><body>\n" + visualize_sharding_svg(tensor) + "<pre>\n" + visualize_sharding(tensor) +
+         "</pre>\n</body></html>\n";
 }
 
 }  // namespace meshtorch

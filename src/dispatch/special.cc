@@ -212,6 +212,14 @@ void refuse_collective(Handler& call) {
   TORCH_CHECK_VALUE(false, "meshtorch: `", call.info().op.schema().name(), "` was called on a distributed tensor\n  do: call it on to_local(), or use redistribute()");
 }
 
+void by_rule(Handler& call) { call.run_by_rule(); }
+
+// What `attempt` does; if it does not apply, `otherwise`.
+template <bool (*attempt)(Handler&), void (*otherwise)(Handler&)>
+void first_of(Handler& call) {
+  if (!attempt(call)) otherwise(call);
+}
+
 }  // namespace
 
 void (*special_operator(const std::string& name))(Handler&) {
@@ -238,18 +246,17 @@ void (*special_operator(const std::string& name))(Handler&) {
       {"soft_margin_loss_backward", mean_loss},
       {"binary_cross_entropy", mean_loss},
       {"binary_cross_entropy_backward", mean_loss},
-      {"nll_loss_forward", nll_loss_forward},
       {"_reshape_alias", reshape_alias},
       {"as_strided", refuse_as_strided},
       {"as_strided_", refuse_as_strided},
       {"set_.source_Tensor", refuse_as_strided},
       {"resize_", refuse_as_strided},
-      {"_log_softmax", class_split_log_softmax},
-      {"_log_softmax_backward_data", class_split_log_softmax_backward},
-      {"nll_loss_forward", class_split_nll_loss},
-      {"nll_loss2d_forward", class_split_nll_loss},
-      {"nll_loss_backward", class_split_nll_loss_backward},
-      {"nll_loss2d_backward", class_split_nll_loss_backward},
+      {"_log_softmax", first_of<class_split_log_softmax, by_rule>},
+      {"_log_softmax_backward_data", first_of<class_split_log_softmax_backward, by_rule>},
+      {"nll_loss_forward", first_of<class_split_nll_loss, nll_loss_forward>},
+      {"nll_loss2d_forward", first_of<class_split_nll_loss, by_rule>},
+      {"nll_loss_backward", first_of<class_split_nll_loss_backward, by_rule>},
+      {"nll_loss2d_backward", first_of<class_split_nll_loss_backward, by_rule>},
   };
   if (name.starts_with("c10d::")) return refuse_collective;
   const auto found = operators.find(name);

@@ -1,4 +1,5 @@
-// Cross entropy of logits that are split along the classes. Only one number for each sample is communicated, never the logits.
+// Cross entropy of logits that are split along the classes. Only one number for each sample is communicated,
+// never the logits.
 #include "local/class_split_loss.h"
 
 #include <ATen/ATen.h>
@@ -40,9 +41,12 @@ struct ClassSplit {
 };
 
 std::optional<ClassSplit> as_class_split(const Operand& operand, std::int64_t dim) {
-  if (operand.meta == nullptr || operand.tensor.dim() == 0 || operand.meta->layout->has_partial || !operand.meta->mesh->coordinate()) return std::nullopt;
+  if (operand.meta == nullptr || operand.tensor.dim() == 0 || operand.meta->layout->has_partial ||
+      !operand.meta->mesh->coordinate())
+    return std::nullopt;
   ClassSplit split{operand.meta, operand.tensor, dim < 0 ? dim + operand.tensor.dim() : dim, {}};
-  const auto held = held_ranges(operand.tensor.size(split.dim), split.dim, split.placements(), operand.meta->mesh->shape(), coordinate_in(*operand.meta->mesh));
+  const auto held = held_ranges(operand.tensor.size(split.dim), split.dim, split.placements(),
+                                operand.meta->mesh->shape(), coordinate_in(*operand.meta->mesh));
   if (held.size() > 1 || split.class_axes().empty()) return std::nullopt;
   if (!held.empty()) split.held = held[0];
   return split;
@@ -51,7 +55,8 @@ std::optional<ClassSplit> as_class_split(const Operand& operand, std::int64_t di
 // The classes of log-probabilities and logits of a loss: dim 1, or the only one.
 std::int64_t class_dim_of(const at::Tensor& logits) { return logits.dim() >= 2 ? 1 : 0; }
 
-// How the targets, or the unreduced losses, of such logits lie: whole along the classes, as the logits along the other dims.
+// How the targets, or the unreduced losses, of such logits lie: whole along the classes, as the logits along
+// the other dims.
 const Layout* target_layout(const ClassSplit& split) {
   Placements placements = split.placements();
   for (Placement& p : placements) {
@@ -68,13 +73,19 @@ const Layout* target_layout(const ClassSplit& split) {
 // This rank's part of a tensor in another layout; a plain tensor of the global size is equal on all ranks.
 at::Tensor local_in(const at::Tensor& tensor, const Layout* layout, MeshImpl& mesh) {
   const DTensorMeta* meta = meta_of(tensor);
-  if (meta == nullptr && tensor.dim() > 0 && tensor.sizes() != at::IntArrayRef(local_shape_of(tensor.sizes(), *layout))) {
-    return redistribute_local(tensor, tensor.sizes().vec(), *mesh.layout(Placements(mesh.shape().size())), *layout);
+  if (meta == nullptr && tensor.dim() > 0 &&
+      tensor.sizes() != at::IntArrayRef(local_shape_of(tensor.sizes(), *layout))) {
+    return redistribute_local(tensor, tensor.sizes().vec(), *mesh.layout(Placements(mesh.shape().size())),
+                              *layout);
   }
-  return meta == nullptr ? tensor : wait_tensor(redistribute_local(meta->local, tensor.sizes().vec(), *meta->layout, *layout));
+  return meta == nullptr
+             ? tensor
+             : wait_tensor(redistribute_local(meta->local, tensor.sizes().vec(), *meta->layout, *layout));
 }
 
-at::Tensor whole(const at::Tensor& tensor, MeshImpl& mesh) { return local_in(tensor, mesh.layout(Placements(mesh.shape().size())), mesh); }
+at::Tensor whole(const at::Tensor& tensor, MeshImpl& mesh) {
+  return local_in(tensor, mesh.layout(Placements(mesh.shape().size())), mesh);
+}
 
 // The classes' weights, chosen by the targets, zero for those that are ignored.
 struct Targets {
@@ -83,19 +94,23 @@ struct Targets {
   at::Tensor weight;   // 0 for a target that is ignored
 };
 
-Targets targets_of(const at::Tensor& target, const c10::IValue& weight, std::int64_t ignore_index, const ClassSplit& split, MeshImpl& mesh, at::ScalarType dtype) {
+Targets targets_of(const at::Tensor& target, const c10::IValue& weight, std::int64_t ignore_index,
+                   const ClassSplit& split, MeshImpl& mesh, at::ScalarType dtype) {
   const std::int64_t classes = split.global.size(split.dim);
   const at::Tensor counts = target.ne(ignore_index);
   const at::Tensor chosen = target.masked_fill(counts.logical_not(), 0);
   if (target.device().is_cpu()) {
-    TORCH_CHECK_INDEX(chosen.numel() == 0 || (chosen.ge(0).logical_and(chosen.lt(classes)).all().item<bool>()), "meshtorch: a target is out of bounds\n  classes: ",
-                      classes, "\n  do: give targets from 0 to ", classes - 1, ", or ignore_index");
+    TORCH_CHECK_INDEX(
+        chosen.numel() == 0 || (chosen.ge(0).logical_and(chosen.lt(classes)).all().item<bool>()),
+        "meshtorch: a target is out of bounds\n  classes: ", classes, "\n  do: give targets from 0 to ",
+        classes - 1, ", or ignore_index");
   }
   const at::Tensor shifted = chosen - split.held.begin;
   const at::Tensor is_here = shifted.ge(0).logical_and_(shifted.lt(split.held.size)).logical_and_(counts);
   at::Tensor each = counts.to(dtype);
   if (!weight.isNone() && weight.toTensor().defined()) {
-    each = each * whole(weight.toTensor(), mesh).to(dtype).index_select(0, chosen.reshape(-1)).view(chosen.sizes());
+    each = each *
+           whole(weight.toTensor(), mesh).to(dtype).index_select(0, chosen.reshape(-1)).view(chosen.sizes());
   }
   return {shifted.masked_fill(is_here.logical_not(), 0), is_here, each};
 }
@@ -106,16 +121,19 @@ Shape global_target_shape(const ClassSplit& split) {
   return shape;
 }
 
-// The sum over the classes of a gradient that class_split_nll_loss_backward gave, which it knows: the next operator of backward wants it, and
-// would have to communicate.
+// The sum over the classes of a gradient that class_split_nll_loss_backward gave, which it knows: the next
+// operator of backward wants it, and would have to communicate.
 struct KnownSum {
   c10::weak_intrusive_ptr<c10::TensorImpl> gradient{c10::intrusive_ptr<c10::TensorImpl>()};
+  std::uint32_t version = 0;
   at::Tensor sum;
 };
 thread_local KnownSum known_sum;
 
 bool is_known_sum_of(const at::Tensor& gradient) {
-  return !known_sum.gradient.expired() && known_sum.gradient._unsafe_get_target() == gradient.unsafeGetTensorImpl();
+  return !known_sum.gradient.expired() &&
+         known_sum.gradient._unsafe_get_target() == gradient.unsafeGetTensorImpl() &&
+         known_sum.version == gradient._version();
 }
 
 }  // namespace
@@ -123,10 +141,10 @@ bool is_known_sum_of(const at::Tensor& gradient) {
 loss_parallel::loss_parallel() { ++loss_parallel_depth; }
 loss_parallel::~loss_parallel() { --loss_parallel_depth; }
 
-void class_split_log_softmax(Handler& call) {
+bool class_split_log_softmax(Handler& call) {
   const Operand& self = call.operands()[0];
   const auto split = loss_parallel_depth > 0 ? as_class_split(self, call.argument(1).toInt()) : std::nullopt;
-  if (!split) return call.run_by_rule();
+  if (!split) return false;
   const bool half_to_float = call.argument(2).toBool();
   const at::ScalarType dtype = half_to_float ? at::kFloat : self.tensor.scalar_type();
   at::Tensor x = split->meta->local;
@@ -134,47 +152,62 @@ void class_split_log_softmax(Handler& call) {
   Shape one_class = x.sizes().vec();
   one_class[static_cast<std::size_t>(split->dim)] = 1;
   const bool is_empty = split->held.size == 0;
-  const at::Tensor own_maximum = is_empty ? at::full(one_class, -std::numeric_limits<double>::infinity(), x.options()) : x.amax(split->dim, /*keepdim=*/true);
+  const at::Tensor own_maximum =
+      is_empty ? at::full(one_class, -std::numeric_limits<double>::infinity(), x.options())
+               : x.amax(split->dim, /*keepdim=*/true);
   const at::Tensor shifted = x - split->reduced(own_maximum, "max");
   const at::Tensor sum = split->reduced(shifted.exp().sum(split->dim, /*keepdim=*/true), "sum");
-  call.finish(wrap((shifted - sum.log()).to(dtype), split->meta->layout, self.tensor.sizes(), dense_strides(self.tensor.sizes())));
+  call.finish(wrap((shifted - sum.log()).to(dtype), split->meta->layout, self.tensor.sizes(),
+                   dense_strides(self.tensor.sizes())));
+  return true;
 }
 
-void class_split_log_softmax_backward(Handler& call) {
+bool class_split_log_softmax_backward(Handler& call) {
   const at::Tensor gradient = call.argument(0).toTensor();
   const std::int64_t dim = call.argument(2).toInt();
   const at::Tensor output_tensor = call.argument(1).toTensor();
   const auto split = as_class_split({1, -1, output_tensor, meta_of(output_tensor)}, dim);
-  if (!split) return call.run_by_rule();
+  if (!split) return false;
   MeshImpl& mesh = call.mesh();
   const at::ScalarType dtype = call.argument(3).toScalarType();
   at::Tensor output = split->meta->local;
   at::Tensor g = local_in(gradient, split->meta->layout, mesh);
   if (at::isReducedFloatingType(output.scalar_type())) output = output.to(at::kFloat), g = g.to(at::kFloat);
-  const at::Tensor sum = is_known_sum_of(gradient) ? known_sum.sum.to(g.scalar_type()) : split->reduced(g.sum(split->dim, /*keepdim=*/true), "sum");
+  const at::Tensor sum = is_known_sum_of(gradient)
+                             ? known_sum.sum.to(g.scalar_type())
+                             : split->reduced(g.sum(split->dim, /*keepdim=*/true), "sum");
   known_sum = {};
-  call.finish(wrap((g - output.exp() * sum).to(dtype), split->meta->layout, output_tensor.sizes(), dense_strides(output_tensor.sizes())));
+  call.finish(wrap((g - output.exp() * sum).to(dtype), split->meta->layout, output_tensor.sizes(),
+                   dense_strides(output_tensor.sizes())));
+  return true;
 }
 
-void class_split_nll_loss(Handler& call) {
+bool class_split_nll_loss(Handler& call) {
   const at::Tensor self = call.argument(0).toTensor();
-  const auto split = loss_parallel_depth > 0 ? as_class_split({0, -1, self, meta_of(self)}, class_dim_of(self)) : std::nullopt;
-  if (!split) return call.run_by_rule();
+  const auto split = loss_parallel_depth > 0
+                         ? as_class_split({0, -1, self, meta_of(self)}, class_dim_of(self))
+                         : std::nullopt;
+  if (!split) return false;
   MeshImpl& mesh = call.mesh();
   const std::int64_t reduction = call.argument(3).toInt();
   const Layout* like_targets = target_layout(*split);
   const at::Tensor& x = split->meta->local;
   const at::Tensor target = local_in(call.argument(1).toTensor(), like_targets, mesh);
-  const Targets t = targets_of(target, call.argument(2), call.argument(4).toInt(), *split, mesh, x.scalar_type());
+  const Targets t =
+      targets_of(target, call.argument(2), call.argument(4).toInt(), *split, mesh, x.scalar_type());
   at::Tensor picked = at::zeros(t.index.sizes(), x.options());
-  if (split->held.size > 0) picked = x.gather(split->dim, t.index.unsqueeze(split->dim)).squeeze(split->dim).masked_fill(t.is_here.logical_not(), 0);
+  if (split->held.size > 0)
+    picked = x.gather(split->dim, t.index.unsqueeze(split->dim))
+                 .squeeze(split->dim)
+                 .masked_fill(t.is_here.logical_not(), 0);
   const at::Tensor losses = split->reduced(picked, "sum").neg().mul(t.weight);
 
   const Layout* replicated = mesh.layout(Placements(mesh.shape().size()));
   if (reduction == kNone && self.dim() > 1) {
     const Shape shape = global_target_shape(*split);
-    call.finish({wrap(losses, like_targets, shape, dense_strides(shape)), wrap(at::zeros({}, x.options()), replicated, {}, {})});
-    return;
+    call.finish({wrap(losses, like_targets, shape, dense_strides(shape)),
+                 wrap(at::zeros({}, x.options()), replicated, {}, {})});
+    return true;
   }
   // Where the samples are split, sums over them are pending.
   Placements pending = like_targets->placements;
@@ -184,27 +217,34 @@ void class_split_nll_loss(Handler& call) {
   at::Tensor loss = losses.sum();
   if (reduction == kMean) loss = loss / total;
   call.finish({wrap(loss, summed, {}, {}), wrap(total, replicated, {}, {})});
+  return true;
 }
 
-void class_split_nll_loss_backward(Handler& call) {
+bool class_split_nll_loss_backward(Handler& call) {
   const at::Tensor self = call.argument(1).toTensor();
   const auto split = as_class_split({1, -1, self, meta_of(self)}, class_dim_of(self));
-  if (!split) return call.run_by_rule();
+  if (!split) return false;
   MeshImpl& mesh = call.mesh();
   const std::int64_t reduction = call.argument(4).toInt();
   const Layout* like_targets = target_layout(*split);
   const at::Tensor& x = split->meta->local;
   const at::Tensor target = local_in(call.argument(2).toTensor(), like_targets, mesh);
-  const Targets t = targets_of(target, call.argument(3), call.argument(5).toInt(), *split, mesh, x.scalar_type());
+  const Targets t =
+      targets_of(target, call.argument(3), call.argument(5).toInt(), *split, mesh, x.scalar_type());
   const at::Tensor output_gradient = call.argument(0).toTensor();
-  at::Tensor g = output_gradient.dim() > 0 ? local_in(output_gradient, like_targets, mesh) : whole(output_gradient, mesh);
+  at::Tensor g = output_gradient.dim() > 0 ? local_in(output_gradient, like_targets, mesh)
+                                           : whole(output_gradient, mesh);
   if (reduction == kMean) g = g / whole(call.argument(6).toTensor(), mesh);
   const at::Tensor of_target = (g * t.weight).neg().unsqueeze(split->dim);
   at::Tensor gradient = at::zeros_like(x, at::MemoryFormat::Contiguous);
-  if (split->held.size > 0) gradient.scatter_(split->dim, t.index.unsqueeze(split->dim), of_target.masked_fill(t.is_here.logical_not().unsqueeze(split->dim), 0));
+  if (split->held.size > 0)
+    gradient.scatter_(split->dim, t.index.unsqueeze(split->dim),
+                      of_target.masked_fill(t.is_here.logical_not().unsqueeze(split->dim), 0));
   const at::Tensor result = wrap(gradient, split->meta->layout, self.sizes(), dense_strides(self.sizes()));
-  known_sum = {c10::weak_intrusive_ptr<c10::TensorImpl>(result.getIntrusivePtr()), of_target};
+  known_sum = {c10::weak_intrusive_ptr<c10::TensorImpl>(result.getIntrusivePtr()),
+               static_cast<std::uint32_t>(result._version()), of_target};
   call.finish(result);
+  return true;
 }
 
 }  // namespace meshtorch

@@ -33,7 +33,9 @@ void mark_distributed(torch::nn::Module& module) {
   static DistributedModules plain_modules;
   auto* hooks = dynamic_cast<Hookable*>(&module);
   const bool is_first = hooks != nullptr ? !hooks->is_distributed : plain_modules.insert(module);
-  TORCH_CHECK(is_first, "meshtorch: distribute_module should only be called once on a module, but it has already been called on this module!\n  module: ",
+  TORCH_CHECK(is_first,
+              "meshtorch: distribute_module should only be called once on a module, but it has already been "
+              "called on this module!\n  module: ",
               class_of(module), "\n  do: distribute everything in one call, with one partition_fn");
   if (hooks != nullptr) hooks->is_distributed = true;
 }
@@ -41,7 +43,8 @@ void mark_distributed(torch::nn::Module& module) {
 void replicate_what_is_plain(torch::nn::Module& module, const DeviceMesh& mesh) {
   const Placements replicated(static_cast<std::size_t>(mesh.ndim()));
   const auto replicate = [&](const at::Tensor& tensor) {
-    if (tensor.defined() && !is_dtensor(tensor)) replace_data(tensor, distribute_tensor(tensor.detach(), mesh, replicated));
+    if (tensor.defined() && !is_dtensor(tensor))
+      replace_data(tensor, distribute_tensor(tensor.detach(), mesh, replicated));
   };
   for (const auto& parameter : module.named_parameters(/*recurse=*/false)) replicate(parameter.value());
   for (const auto& buffer : module.named_buffers(/*recurse=*/false)) replicate(buffer.value());
@@ -49,8 +52,8 @@ void replicate_what_is_plain(torch::nn::Module& module, const DeviceMesh& mesh) 
 
 void warn_if_deprecated(const EdgeFn& fn, const char* name, const char* values) {
   if (!fn || fn.takes_module()) return;
-  TORCH_WARN("Deprecating ", name, " that takes two arguments (", values, ", device_mesh), please use ", name, " that takes in (module, ", values,
-             ", device_mesh) instead!");
+  TORCH_WARN("Deprecating ", name, " that takes two arguments (", values, ", device_mesh), please use ", name,
+             " that takes in (module, ", values, ", device_mesh) instead!");
 }
 
 }  // namespace
@@ -68,8 +71,8 @@ void replace_data(const at::Tensor& parameter, const at::Tensor& data) {
   impl->shallow_copy_from(plain.getIntrusivePtr());
 }
 
-torch::nn::Module& distribute_module(torch::nn::Module& module, const DeviceMesh& mesh, const PartitionFn& partition_fn, EdgeFn input_fn,
-                                     EdgeFn output_fn) {
+torch::nn::Module& distribute_module(torch::nn::Module& module, const DeviceMesh& mesh,
+                                     const PartitionFn& partition_fn, EdgeFn input_fn, EdgeFn output_fn) {
   if (input_fn || output_fn) hooks_of(module, "", "distribute_module");
   mark_distributed(module);
   warn_if_deprecated(input_fn, "input_fn", "inputs");
@@ -79,12 +82,15 @@ torch::nn::Module& distribute_module(torch::nn::Module& module, const DeviceMesh
     replicate_what_is_plain(part, mesh);
   };
   visit("", module);
-  for (const auto& part : module.named_modules(/*name_prefix=*/"", /*include_self=*/false)) visit(part.key(), *part.value());
+  for (const auto& part : module.named_modules(/*name_prefix=*/"", /*include_self=*/false))
+    visit(part.key(), *part.value());
   const auto hook_of = [mesh](EdgeFn fn) {
     return [fn = std::move(fn), mesh](torch::nn::Module& m, Values& values) { fn(m, values, mesh); };
   };
-  if (input_fn) hooks_of(module, "", "distribute_module").register_forward_pre_hook(hook_of(std::move(input_fn)));
-  if (output_fn) hooks_of(module, "", "distribute_module").register_forward_hook(hook_of(std::move(output_fn)));
+  if (input_fn)
+    hooks_of(module, "", "distribute_module").register_forward_pre_hook(hook_of(std::move(input_fn)));
+  if (output_fn)
+    hooks_of(module, "", "distribute_module").register_forward_hook(hook_of(std::move(output_fn)));
   return module;
 }
 

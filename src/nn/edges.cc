@@ -3,10 +3,12 @@
 
 namespace meshtorch {
 
-DTensor annotated(const at::Tensor& tensor, const DeviceMesh& mesh, const Placement& layout, const std::optional<KnownSize>& known) {
+DTensor annotated(const at::Tensor& tensor, const DeviceMesh& mesh, const Placement& layout,
+                  const std::optional<KnownSize>& known) {
   if (is_dtensor(tensor)) return tensor;
   FromLocalOptions options;
-  if (known && layout.is_shard() && layout.normalized(tensor.dim()).dim() == Shard(known->dim).normalized(tensor.dim()).dim()) {
+  if (known && layout.is_shard() &&
+      layout.normalized(tensor.dim()).dim() == Shard(known->dim).normalized(tensor.dim()).dim()) {
     options.shape = tensor.sizes().vec();
     (*options.shape)[static_cast<std::size_t>(layout.normalized(tensor.dim()).dim())] = known->size;
   }
@@ -19,6 +21,8 @@ DTensor moved_to(const DTensor& tensor, const Placement& layout) {
   return tensor.redistribute({wanted}, {.async_op = true});
 }
 
-at::Tensor shard_if(bool use_local, const DTensor& tensor) { return use_local ? tensor.to_local() : at::Tensor(tensor); }
+at::Tensor shard_if(bool use_local, const DTensor& tensor) {
+  return use_local ? tensor.to_local() : at::Tensor(tensor);
+}
 
 }  // namespace meshtorch

@@ -14,7 +14,8 @@ struct KnownSize {
 };
 
 // A plain tensor becomes distributed as `layout` says; a distributed one is kept.
-DTensor annotated(const at::Tensor& tensor, const DeviceMesh& mesh, const Placement& layout, const std::optional<KnownSize>& known = {});
+DTensor annotated(const at::Tensor& tensor, const DeviceMesh& mesh, const Placement& layout,
+                  const std::optional<KnownSize>& known = {});
 
 // The tensor in this layout, under way if it has to move.
 DTensor moved_to(const DTensor& tensor, const Placement& layout);

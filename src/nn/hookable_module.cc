@@ -31,10 +31,14 @@ Hookable& hooks_of(torch::nn::Module& module, const std::string& name, const std
   constexpr std::string_view kLibTorch = "torch::nn::";
   if (type.starts_with(kLibTorch) && type.ends_with("Impl")) {
     const std::string plain = type.substr(kLibTorch.size(), type.size() - kLibTorch.size() - 4);
-    advice = "write meshtorch::nn::" + plain + " for torch::nn::" + plain;
+    const bool is_container =
+        plain == "Sequential" || plain.starts_with("Module") || plain.starts_with("Parameter");
+    advice = is_container ? "put the " + plain + " inside a module of your own that MESHTORCH_MODULE declares"
+                          : "write meshtorch::nn::" + plain + " for torch::nn::" + plain;
   }
-  TORCH_CHECK_VALUE(false, "meshtorch: ", who, " converts tensors at the edge of a module that has no hooks\n  module: ", describe_module(module, name),
-                    "\n  do: ", advice);
+  TORCH_CHECK_VALUE(false, "meshtorch: ", who,
+                    " converts tensors at the edge of a module that has no hooks\n  module: ",
+                    describe_module(module, name), "\n  do: ", advice);
 }
 
 }  // namespace meshtorch

@@ -7,14 +7,15 @@
 namespace meshtorch {
 
 const Values::Entry& Values::entry(std::size_t index) const {
-  TORCH_CHECK_VALUE(index < entries_.size(), "meshtorch: value ", index, " of ", entries_.size(), " was asked for");
+  TORCH_CHECK_VALUE(index < entries_.size(), "meshtorch: value ", index, " of ", entries_.size(),
+                    " was asked for");
   return entries_[index];
 }
 
 at::Tensor& Values::operator[](std::size_t index) const {
   const Entry& found = entry(index);
-  TORCH_CHECK_VALUE(found.tensor != nullptr, "meshtorch: value ", index, found.name.empty() ? "" : ", ", found.name, ", is not a tensor\n  do: ask is_tensor(",
-                    index, ") first");
+  TORCH_CHECK_VALUE(found.tensor != nullptr, "meshtorch: value ", index, found.name.empty() ? "" : ", ",
+                    found.name, ", is not a tensor\n  do: ask is_tensor(", index, ") first");
   return *found.tensor;
 }
 

@@ -18,7 +18,8 @@ struct Match {
 };
 
 // Adds the modules below `module` whose names match the parts of the pattern, in the order of registration.
-void find_matches(torch::nn::Module& module, const std::string& name, std::string_view pattern, std::vector<Match>& found) {
+void find_matches(torch::nn::Module& module, const std::string& name, std::string_view pattern,
+                  std::vector<Match>& found) {
   if (pattern.empty()) {
     found.push_back({name, &module});
     return;
@@ -59,7 +60,8 @@ std::string nearest_names(const torch::nn::Module& module, const std::string& pa
   for (const auto& part : module.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
     names.emplace_back(edit_distance(pattern, part.key()), part.key());
   }
-  std::stable_sort(names.begin(), names.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::stable_sort(names.begin(), names.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<std::string> shown;
   for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) shown.push_back(names[i].second);
   return shown.empty() ? "the module has no children" : c10::Join(", ", shown);
@@ -69,24 +71,29 @@ DeviceMesh one_axis_of(const DeviceMesh& mesh, const std::string& axis) {
   if (!axis.empty()) return mesh[axis];
   if (mesh.ndim() == 1) return mesh;
   const auto& names = mesh.names();
-  TORCH_CHECK_VALUE(std::find(names.begin(), names.end(), "tp") != names.end(), "meshtorch: parallelize_module works on one axis, the mesh has ", mesh.ndim(),
+  TORCH_CHECK_VALUE(std::find(names.begin(), names.end(), "tp") != names.end(),
+                    "meshtorch: parallelize_module works on one axis, the mesh has ", mesh.ndim(),
                     "\n  mesh: ", mesh.to_string(), "\n  do: pass mesh[\"name\"], or {.axis = \"name\"}");
   return mesh["tp"];
 }
 
 }  // namespace
 
-torch::nn::Module& parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelizePlan& plan, const ParallelizeOptions& options) {
+torch::nn::Module& parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh,
+                                      const ParallelizePlan& plan, const ParallelizeOptions& options) {
   const DeviceMesh axis = one_axis_of(mesh, options.axis);
   for (const auto& [pattern, style] : plan.entries()) {
     const std::vector<Match> found = matches_of(module, pattern);
     if (found.empty()) {
-      const std::string message = c10::str("meshtorch: the plan's pattern \"", pattern, "\" matches no module\n  its style: ", style->to_string(),
+      const std::string message = c10::str("meshtorch: the plan's pattern \"", pattern,
+                                           "\" matches no module\n  its style: ", style->to_string(),
                                            "\n  near names: ", nearest_names(module, pattern));
-      TORCH_CHECK_VALUE(options.warn_if_unmatched, message, "\n  do: mend the pattern, or pass {.warn_if_unmatched = true}");
+      TORCH_CHECK_VALUE(options.warn_if_unmatched, message,
+                        "\n  do: mend the pattern, or pass {.warn_if_unmatched = true}");
       TORCH_WARN(message);
     }
-    for (const Match& match : found) style->apply(*match.module, axis, {.module_name = match.name, .src_data_rank = options.src_data_rank});
+    for (const Match& match : found)
+      style->apply(*match.module, axis, {.module_name = match.name, .src_data_rank = options.src_data_rank});
   }
   return module;
 }
@@ -95,7 +102,9 @@ std::string describe_plan(const torch::nn::Module& module, const ParallelizePlan
   std::vector<std::array<std::string, 3>> rows;
   for (const auto& [pattern, style] : plan.entries()) {
     const std::vector<Match> found = matches_of(module, pattern);
-    for (const Match& match : found) rows.push_back({match.name.empty() ? "(itself)" : match.name, class_of(*match.module), style->to_string()});
+    for (const Match& match : found)
+      rows.push_back(
+          {match.name.empty() ? "(itself)" : match.name, class_of(*match.module), style->to_string()});
     if (found.empty()) rows.push_back({pattern, "no such module", style->to_string()});
   }
   std::array<std::size_t, 2> widths{};
@@ -104,7 +113,8 @@ std::string describe_plan(const torch::nn::Module& module, const ParallelizePlan
   }
   std::string text;
   for (const auto& row : rows) {
-    for (std::size_t i = 0; i < widths.size(); ++i) text += row[i] + std::string(widths[i] - row[i].size() + 2, ' ');
+    for (std::size_t i = 0; i < widths.size(); ++i)
+      text += row[i] + std::string(widths[i] - row[i].size() + 2, ' ');
     text += row[2] + "\n";
   }
   return text;

@@ -18,8 +18,10 @@ template <class Impl>
 std::optional<Convolution> as_convolution(torch::nn::Module& module, std::int64_t space) {
   const auto* conv = dynamic_cast<Impl*>(&module);
   if (conv == nullptr) return std::nullopt;
-  TORCH_CHECK_NOT_IMPLEMENTED(conv->options.groups() == 1, "meshtorch: a convolution with groups cannot be split by channel\n  groups: ", conv->options.groups(),
-                              "\n  do: leave it replicated, or split its input along another dim");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      conv->options.groups() == 1,
+      "meshtorch: a convolution with groups cannot be split by channel\n  groups: ", conv->options.groups(),
+      "\n  do: leave it replicated, or split its input along another dim");
   return Convolution{-(space + 1), conv->options.in_channels()};
 }
 
@@ -35,7 +37,8 @@ std::optional<Partition> split_by_columns(torch::nn::Module& module) {
   if (dynamic_cast<torch::nn::LinearImpl*>(&module) != nullptr) {
     return Partition{{{"weight", Shard(0)}, {"bias", Shard(0)}}, Replicate(), Shard(-1)};
   }
-  if (dynamic_cast<torch::nn::EmbeddingImpl*>(&module) != nullptr) return Partition{{{"weight", Shard(1)}}, Replicate(), Shard(-1)};
+  if (dynamic_cast<torch::nn::EmbeddingImpl*>(&module) != nullptr)
+    return Partition{{{"weight", Shard(1)}}, Replicate(), Shard(-1)};
   if (const auto conv = as_convolution(module)) {
     return Partition{{{"weight", Shard(0)}, {"bias", Shard(0)}}, Replicate(), Shard(conv->channel_dim)};
   }
@@ -44,11 +47,16 @@ std::optional<Partition> split_by_columns(torch::nn::Module& module) {
 
 std::optional<Partition> split_by_rows(torch::nn::Module& module) {
   if (const auto* linear = dynamic_cast<torch::nn::LinearImpl*>(&module)) {
-    return Partition{{{"weight", Shard(1)}}, Shard(-1), Partial(), KnownSize{-1, linear->options.in_features()}};
+    return Partition{
+        {{"weight", Shard(1)}}, Shard(-1), Partial(), KnownSize{-1, linear->options.in_features()}};
   }
-  if (dynamic_cast<torch::nn::EmbeddingImpl*>(&module) != nullptr) return Partition{{{"weight", Shard(0)}}, Replicate(), Partial()};
+  if (dynamic_cast<torch::nn::EmbeddingImpl*>(&module) != nullptr)
+    return Partition{{{"weight", Shard(0)}}, Replicate(), Partial()};
   if (const auto conv = as_convolution(module)) {
-    return Partition{{{"weight", Shard(1)}}, Shard(conv->channel_dim), Partial(), KnownSize{conv->channel_dim, conv->in_channels}};
+    return Partition{{{"weight", Shard(1)}},
+                     Shard(conv->channel_dim),
+                     Partial(),
+                     KnownSize{conv->channel_dim, conv->in_channels}};
   }
   return std::nullopt;
 }

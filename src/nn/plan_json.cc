@@ -28,7 +28,8 @@ std::string text_of(const ParallelStyle::Attribute& attribute) {
     for (std::size_t i = 0; i < layouts->size(); ++i) text += (i > 0 ? ", " : "") + text_of((*layouts)[i]);
     return layouts->size() == 1 ? text : "(" + text + ")";
   }
-  for (const auto& [name, layout] : std::get<NamedLayouts>(attribute)) text += (text.empty() ? "" : ", ") + name + ": " + layout.to_string();
+  for (const auto& [name, layout] : std::get<NamedLayouts>(attribute))
+    text += (text.empty() ? "" : ", ") + name + ": " + layout.to_string();
   return "{" + text + "}";
 }
 
@@ -41,10 +42,13 @@ Placement parse_placement(const std::string& text) {
     if (text.starts_with("P(") && text.ends_with(")")) return Partial(argument(2));
   } catch (const std::exception&) {  // reported below
   }
-  TORCH_CHECK_VALUE(false, "meshtorch: \"", text, "\" is no placement\n  do: write \"R\", \"S(dim)\" or \"P(sum)\"");
+  TORCH_CHECK_VALUE(false, "meshtorch: \"", text,
+                    "\" is no placement\n  do: write \"R\", \"S(dim)\" or \"P(sum)\"");
 }
 
-Json json_of(const std::optional<Placement>& layout) { return layout ? Json(layout->to_string()) : Json(nullptr); }
+Json json_of(const std::optional<Placement>& layout) {
+  return layout ? Json(layout->to_string()) : Json(nullptr);
+}
 
 Json json_of(const ParallelStyle::Attribute& attribute) {
   if (const auto* flag = std::get_if<bool>(&attribute)) return *flag;
@@ -78,12 +82,14 @@ class Reader {
       return;
     }
     std::vector<std::optional<Placement>> list;
-    for (const Json& item : value) list.push_back(item.is_null() ? std::nullopt : std::optional(parse_placement(item.get<std::string>())));
+    for (const Json& item : value)
+      list.push_back(item.is_null() ? std::nullopt : std::optional(parse_placement(item.get<std::string>())));
     layouts = Layouts(std::move(list));
   }
   void read(const char* key, NamedLayouts& layouts) const {
     if (!has(key)) return;
-    for (const auto& item : object_.at(key).items()) layouts[item.key()] = parse_placement(item.value().get<std::string>());
+    for (const auto& item : object_.at(key).items())
+      layouts[item.key()] = parse_placement(item.value().get<std::string>());
   }
 
  private:
@@ -150,7 +156,8 @@ Style read_style(const std::string& name, const Reader& reader) {
     return PrepareModuleInputOutput(options);
   }
   TORCH_CHECK_VALUE(false, "meshtorch: the plan names a style that is not known\n  style: ", name,
-                    "\n  do: use ColwiseParallel, RowwiseParallel, SequenceParallel, NoParallel, PrepareModuleInput, PrepareModuleOutput or "
+                    "\n  do: use ColwiseParallel, RowwiseParallel, SequenceParallel, NoParallel, "
+                    "PrepareModuleInput, PrepareModuleOutput or "
                     "PrepareModuleInputOutput; add your own styles in C++");
 }
 
@@ -181,11 +188,13 @@ ParallelizePlan ParallelizePlan::from_json(const std::string& text) {
   std::vector<Entry> entries;
   try {
     for (const Json& entry : Json::parse(text)) {
-      entries.emplace_back(entry.at("modules").get<std::string>(), read_style(entry.at("style").get<std::string>(), Reader(entry)));
+      entries.emplace_back(entry.at("modules").get<std::string>(),
+                           read_style(entry.at("style").get<std::string>(), Reader(entry)));
     }
   } catch (const nlohmann::json::exception& error) {
-    TORCH_CHECK_VALUE(false, "meshtorch: the plan cannot be read\n  ", error.what(),
-                      "\n  do: write a list of {\"modules\": pattern, \"style\": name, options…}, as to_json does");
+    TORCH_CHECK_VALUE(
+        false, "meshtorch: the plan cannot be read\n  ", error.what(),
+        "\n  do: write a list of {\"modules\": pattern, \"style\": name, options…}, as to_json does");
   }
   return ParallelizePlan(std::move(entries));
 }

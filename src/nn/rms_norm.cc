@@ -9,7 +9,8 @@ namespace meshtorch::nn {
 RMSNormImpl::RMSNormImpl(RMSNormOptions options_) : options(std::move(options_)) { reset(); }
 
 void RMSNormImpl::reset() {
-  const torch::Tensor ones = options.elementwise_affine ? torch::ones(options.normalized_shape) : torch::Tensor();
+  const torch::Tensor ones =
+      options.elementwise_affine ? torch::ones(options.normalized_shape) : torch::Tensor();
   weight = register_parameter("weight", ones, options.elementwise_affine);
 }
 

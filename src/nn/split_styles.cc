@@ -1,4 +1,5 @@
-// The styles that say how a module's parameters lie: ColwiseParallel, RowwiseParallel, SequenceParallel, NoParallel.
+// The styles that say how a module's parameters lie: ColwiseParallel, RowwiseParallel, SequenceParallel,
+// NoParallel.
 #include "meshtorch/distribute_module.h"
 #include "meshtorch/parallel_style.h"
 #include "nn/edges.h"
@@ -9,7 +10,8 @@ namespace meshtorch {
 namespace {
 
 PartitionFn partition_as(std::map<std::string, Placement> parameters, std::optional<int> source) {
-  return [parameters = std::move(parameters), source](const std::string&, torch::nn::Module& module, const DeviceMesh& mesh) {
+  return [parameters = std::move(parameters), source](const std::string&, torch::nn::Module& module,
+                                                      const DeviceMesh& mesh) {
     for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
       const at::Tensor& tensor = parameter.value();
       if (!tensor.defined() || is_dtensor(tensor)) continue;
@@ -30,11 +32,13 @@ struct Edges {
   bool use_local_output;
 
   // Whether a module without hooks does as well, given distributed inputs.
-  bool need_no_hooks() const { return input == desired_input && output == natural_output && !use_local_output; }
+  bool need_no_hooks() const {
+    return input == desired_input && output == natural_output && !use_local_output;
+  }
 };
 
-void distribute(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context, const std::string& style, const PartitionFn& partition,
-                const Edges& edges) {
+void distribute(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context,
+                const std::string& style, const PartitionFn& partition, const Edges& edges) {
   if (!is_hookable(module) && edges.need_no_hooks()) {
     distribute_module(module, mesh, partition);
     return;
@@ -50,21 +54,26 @@ void distribute(torch::nn::Module& module, const DeviceMesh& mesh, const StyleCo
       });
 }
 
-[[noreturn]] void refuse(const std::string& style, const torch::nn::Module& module, const StyleContext& context) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "meshtorch: ", style, " currently only support nn.Linear and nn.Embedding! (and nn.Conv1d to nn.Conv3d)\n  module: ",
-                              describe_module(module, context.module_name), "\n  do: apply it to the layers inside");
+[[noreturn]] void refuse(const std::string& style, const torch::nn::Module& module,
+                         const StyleContext& context) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "meshtorch: ", style,
+      " currently only support nn.Linear and nn.Embedding! (and nn.Conv1d to nn.Conv3d)\n  module: ",
+      describe_module(module, context.module_name), "\n  do: apply it to the layers inside");
 }
 
 Layouts one(const std::optional<Placement>& given) { return given ? Layouts(*given) : Layouts(); }
 
 }  // namespace
 
-void ColwiseParallel::apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const {
+void ColwiseParallel::apply(torch::nn::Module& module, const DeviceMesh& mesh,
+                            const StyleContext& context) const {
   const auto partition = split_by_columns(module);
   if (!partition) refuse(name(), module, context);
-  distribute(module, mesh, context, name(), partition_as(partition->parameters, context.src_data_rank),
-             {options_.input_layouts.value_or(Replicate()), partition->input, partition->input_size, partition->output,
-              options_.output_layouts.value_or(partition->output), options_.use_local_output});
+  distribute(
+      module, mesh, context, name(), partition_as(partition->parameters, context.src_data_rank),
+      {options_.input_layouts.value_or(Replicate()), partition->input, partition->input_size,
+       partition->output, options_.output_layouts.value_or(partition->output), options_.use_local_output});
 }
 
 std::vector<std::pair<std::string, ParallelStyle::Attribute>> ColwiseParallel::attributes() const {
@@ -73,13 +82,14 @@ std::vector<std::pair<std::string, ParallelStyle::Attribute>> ColwiseParallel::a
           {"use_local_output", options_.use_local_output}};
 }
 
-void RowwiseParallel::apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const {
+void RowwiseParallel::apply(torch::nn::Module& module, const DeviceMesh& mesh,
+                            const StyleContext& context) const {
   const auto partition = split_by_rows(module);
   if (!partition) refuse(name(), module, context);
   const Placement split = partition->input_size ? Shard(partition->input_size->dim) : Shard(-1);
   distribute(module, mesh, context, name(), partition_as(partition->parameters, context.src_data_rank),
-             {options_.input_layouts.value_or(split), partition->input, partition->input_size, partition->output,
-              options_.output_layouts.value_or(Replicate()), options_.use_local_output});
+             {options_.input_layouts.value_or(split), partition->input, partition->input_size,
+              partition->output, options_.output_layouts.value_or(Replicate()), options_.use_local_output});
 }
 
 std::vector<std::pair<std::string, ParallelStyle::Attribute>> RowwiseParallel::attributes() const {
@@ -88,7 +98,8 @@ std::vector<std::pair<std::string, ParallelStyle::Attribute>> RowwiseParallel::a
           {"use_local_output", options_.use_local_output}};
 }
 
-void SequenceParallel::apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const {
+void SequenceParallel::apply(torch::nn::Module& module, const DeviceMesh& mesh,
+                             const StyleContext& context) const {
   const PartitionFn replicate = partition_as({}, context.src_data_rank);
   const Placement split = Shard(options_.sequence_dim);
   const bool use_local = options_.use_local_output;
@@ -100,7 +111,8 @@ void SequenceParallel::apply(torch::nn::Module& module, const DeviceMesh& mesh, 
   distribute_module(
       module, mesh, replicate,
       [split](torch::nn::Module& m, Values& inputs, const DeviceMesh& on) {
-        TORCH_CHECK_VALUE(inputs.size() > 0 && inputs.is_tensor(0), "meshtorch: expecting input of ", class_of(m), " to be a torch.Tensor or DTensor");
+        TORCH_CHECK_VALUE(inputs.size() > 0 && inputs.is_tensor(0), "meshtorch: expecting input of ",
+                          class_of(m), " to be a torch.Tensor or DTensor");
         inputs[0] = moved_to(annotated(inputs[0], on, split), split);
       },
       [use_local](torch::nn::Module&, Values& outputs, const DeviceMesh&) {
@@ -114,8 +126,8 @@ std::vector<std::pair<std::string, ParallelStyle::Attribute>> SequenceParallel::
 
 void NoParallel::apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const {
   distribute(module, mesh, context, name(), partition_as({}, context.src_data_rank),
-             {options_.input_layout.value_or(Replicate()), Replicate(), std::nullopt, Replicate(), options_.output_layout.value_or(Replicate()),
-              options_.use_local_output});
+             {options_.input_layout.value_or(Replicate()), Replicate(), std::nullopt, Replicate(),
+              options_.output_layout.value_or(Replicate()), options_.use_local_output});
 }
 
 std::vector<std::pair<std::string, ParallelStyle::Attribute>> NoParallel::attributes() const {

@@ -1,5 +1,5 @@
 // local_map on 2 ranks: functions of plain tensors on the shards of distributed ones.
-#include "ranks.h"
+#include "numbers.h"
 
 namespace meshtorch::testing {
 namespace {
@@ -14,13 +14,6 @@ using mt::Shard;
 const Placements kRowWise{Shard(0)};
 const Placements kColWise{Shard(1)};
 const Placements kReplicate{Replicate()};
-
-torch::Tensor numbers(at::IntArrayRef sizes, double shift = 3) {
-  const int64_t count = c10::multiply_integers(sizes);
-  return ((torch::arange(count, torch::kFloat) * 7 + shift).remainder(11) - 5).view(sizes) / 4;
-}
-
-mt::DeviceMesh line(int n = 2) { return mt::init_device_mesh(torch::kCPU, {n}); }
 
 bool equal_all_gather(const mt::DeviceMesh& mesh, const torch::Tensor& x, const torch::Tensor& y) {
   const torch::Tensor equal = torch::tensor({torch::equal(x, y)});
@@ -37,12 +30,14 @@ torch::Tensor mul(const torch::Tensor& x, double scalar) { return torch::mul(x, 
 
 TEST(LocalMap, GivesTheProductOfSplitMatrices) {
   on_ranks(2, [](int) {
-    const mt::DeviceMesh mesh = line();
+    const mt::DeviceMesh mesh = line(2);
     const torch::Tensor w = numbers({12, 8});
-    const torch::Tensor x = numbers({8, 16}, 4);
+    const torch::Tensor x = numbers({8, 16}, torch::kFloat, 4);
     const DTensor w_split = mt::distribute_tensor(w, mesh, kColWise);
     const DTensor x_split = mt::distribute_tensor(x, mesh, kRowWise);
-    const auto product = mt::local_map(mm_all_reduce, {.out_placements = kReplicate, .in_placements = {{}, kColWise, kRowWise}, .device_mesh = mesh});
+    const auto product = mt::local_map(
+        mm_all_reduce,
+        {.out_placements = kReplicate, .in_placements = {{}, kColWise, kRowWise}, .device_mesh = mesh});
     const mt::CommDebugMode comm;
     const DTensor y = product(mesh, w_split, x_split);
     EXPECT_EQ(comm.get_total_counts(), 1);
@@ -53,9 +48,9 @@ TEST(LocalMap, GivesTheProductOfSplitMatrices) {
 
 TEST(LocalMap, AResultThatIsNoTensorIsGivenAsItIs) {
   on_ranks(2, [](int) {
-    const mt::DeviceMesh mesh = line();
+    const mt::DeviceMesh mesh = line(2);
     const DTensor x = mt::distribute_tensor(numbers({8, 8}), mesh, kRowWise);
-    const DTensor y = mt::distribute_tensor(numbers({8, 8}, 5), mesh, kRowWise);
+    const DTensor y = mt::distribute_tensor(numbers({8, 8}, torch::kFloat, 5), mesh, kRowWise);
     const auto equal = mt::local_map(equal_all_gather, {.out_placements = {}});
     const mt::CommDebugMode comm;
     EXPECT_FALSE(equal(mesh, x, y));
@@ -65,10 +60,11 @@ TEST(LocalMap, AResultThatIsNoTensorIsGivenAsItIs) {
 
 TEST(LocalMap, WithoutADistributedArgumentItIsTheFunctionItself) {
   on_ranks(2, [](int rank) {
-    const mt::DeviceMesh mesh = line();
-    const torch::Tensor x = numbers({2, 4}, rank);
+    const mt::DeviceMesh mesh = line(2);
+    const torch::Tensor x = numbers({2, 4}, torch::kFloat, rank);
     const torch::Tensor w = numbers({4, 4});
-    const auto product = mt::local_map(mm_all_gather, {.out_placements = kRowWise, .in_placements = {{}, kRowWise, kReplicate}});
+    const auto product = mt::local_map(
+        mm_all_gather, {.out_placements = kRowWise, .in_placements = {{}, kRowWise, kReplicate}});
     const mt::CommDebugMode comm;
     const torch::Tensor y = product(mesh, x, w);
     EXPECT_EQ(comm.get_total_counts(), 1);
@@ -80,9 +76,9 @@ TEST(LocalMap, WithoutADistributedArgumentItIsTheFunctionItself) {
 
 TEST(LocalMap, InPlacementsAreChecked) {
   on_ranks(2, [](int) {
-    const mt::DeviceMesh mesh = line();
+    const mt::DeviceMesh mesh = line(2);
     const torch::Tensor w = numbers({12, 8});
-    const torch::Tensor x = numbers({8, 16}, 4);
+    const torch::Tensor x = numbers({8, 16}, torch::kFloat, 4);
     const torch::Tensor y = torch::mm(w, x);
     const DTensor w_split = mt::distribute_tensor(w, mesh, kRowWise);
     const DTensor x_whole = mt::distribute_tensor(x, mesh, kReplicate);
@@ -92,71 +88,87 @@ TEST(LocalMap, InPlacementsAreChecked) {
     EXPECT_EQ(unchecked.placements(), kRowWise);
     EXPECT_TRUE(is_close(unchecked.full_tensor(), y));
     // A number takes none.
-    const DTensor scaled = mt::local_map(mul, {.out_placements = kRowWise, .in_placements = {kRowWise, {}}})(w_split, 3.0);
+    const DTensor scaled =
+        mt::local_map(mul, {.out_placements = kRowWise, .in_placements = {kRowWise, {}}})(w_split, 3.0);
     EXPECT_TRUE(is_close(scaled.full_tensor(), w * 3));
-    const DTensor unscaled = mt::local_map(mul, {.out_placements = kReplicate, .in_placements = {kReplicate, {}}})(x_whole, 3.0);
+    const DTensor unscaled =
+        mt::local_map(mul, {.out_placements = kReplicate, .in_placements = {kReplicate, {}}})(x_whole, 3.0);
     EXPECT_TRUE(is_close(unscaled.to_local(), x * 3));
     // A plain tensor among distributed ones passes unchecked.
-    const DTensor mixed = mt::local_map(mm, {.out_placements = kRowWise, .in_placements = {kRowWise, kReplicate}})(w_split, x);
+    const DTensor mixed =
+        mt::local_map(mm, {.out_placements = kRowWise, .in_placements = {kRowWise, kReplicate}})(w_split, x);
     EXPECT_TRUE(is_close(mixed.full_tensor(), y));
     // A distributed argument without placements, and a number with them, are mistakes.
-    EXPECT_THROW(mt::local_map(mm, {.out_placements = kRowWise, .in_placements = {kRowWise, {}}})(w_split, x_whole), mt::AssertionError);
-    EXPECT_THROW(mt::local_map(mul, {.out_placements = kRowWise, .in_placements = {kRowWise, kReplicate}})(w_split, 3.0), mt::AssertionError);
+    EXPECT_THROW(
+        mt::local_map(mm, {.out_placements = kRowWise, .in_placements = {kRowWise, {}}})(w_split, x_whole),
+        mt::AssertionError);
+    EXPECT_THROW(mt::local_map(mul, {.out_placements = kRowWise, .in_placements = {kRowWise, kReplicate}})(
+                     w_split, 3.0),
+                 mt::AssertionError);
   });
 }
 
 TEST(LocalMap, RedistributesInputsOnlyIfAsked) {
   on_ranks(2, [](int) {
-    const mt::DeviceMesh mesh = line();
+    const mt::DeviceMesh mesh = line(2);
     const torch::Tensor w = numbers({12, 8});
-    const torch::Tensor x = numbers({8, 16}, 4);
+    const torch::Tensor x = numbers({8, 16}, torch::kFloat, 4);
     const DTensor w_split = mt::distribute_tensor(w, mesh, kRowWise);
     const DTensor x_split = mt::distribute_tensor(x, mesh, kColWise);
-    const auto moving = mt::local_map(
-        mm_all_reduce, {.out_placements = kReplicate, .in_placements = {{}, kColWise, kRowWise}, .device_mesh = mesh, .redistribute_inputs = true});
+    const auto moving = mt::local_map(mm_all_reduce, {.out_placements = kReplicate,
+                                                      .in_placements = {{}, kColWise, kRowWise},
+                                                      .device_mesh = mesh,
+                                                      .redistribute_inputs = true});
     const mt::CommDebugMode comm;
     const DTensor y = moving(mesh, w_split, x_split);
     EXPECT_EQ(comm.get_total_counts(), 3) << comm.table();
     EXPECT_EQ(y.placements(), kReplicate);
     EXPECT_TRUE(is_close(y.to_local(), torch::mm(w, x)));
-    const auto strict = mt::local_map(mm_all_reduce, {.out_placements = kReplicate, .in_placements = {{}, kColWise, kRowWise}, .device_mesh = mesh});
+    const auto strict = mt::local_map(
+        mm_all_reduce,
+        {.out_placements = kReplicate, .in_placements = {{}, kColWise, kRowWise}, .device_mesh = mesh});
     EXPECT_THROW(strict(mesh, w_split, x_split), c10::ValueError);
-    EXPECT_NE(error_of([&] { strict(mesh, w_split, x_split); }).find("set redistribute_inputs=True"), std::string::npos);
+    EXPECT_NE(error_of([&] { strict(mesh, w_split, x_split); }).find("set redistribute_inputs=True"),
+              std::string::npos);
   });
 }
 
 TEST(LocalMap, DifferentMeshesAndPlacedNumbersAreAssertionErrors) {
   on_ranks(2, [](int) {
-    const mt::DeviceMesh mesh = line();
+    const mt::DeviceMesh mesh = line(2);
     const mt::DeviceMesh other = mt::init_device_mesh(torch::kCPU, {2}, {"other"});
     const DTensor x = mt::distribute_tensor(numbers({8, 8}), mesh, kReplicate);
     const DTensor y = mt::distribute_tensor(numbers({8, 8}), other, kReplicate);
     EXPECT_THROW(mt::local_map(mm, {.out_placements = kReplicate})(x, y), mt::AssertionError);
-    EXPECT_THROW(mt::local_map(mm, {.out_placements = kReplicate, .device_mesh = other})(x, x), mt::AssertionError);
-    EXPECT_THROW(mt::local_map(equal_all_gather, {.out_placements = kReplicate})(mesh, x, x), mt::AssertionError);
+    EXPECT_THROW(mt::local_map(mm, {.out_placements = kReplicate, .device_mesh = other})(x, x),
+                 mt::AssertionError);
+    EXPECT_THROW(mt::local_map(equal_all_gather, {.out_placements = kReplicate})(mesh, x, x),
+                 mt::AssertionError);
   });
 }
 
 TEST(LocalMap, SeveralResultsHaveTheirOwnPlacements) {
   on_ranks(2, [](int) {
-    const mt::DeviceMesh mesh = line();
+    const mt::DeviceMesh mesh = line(2);
     const torch::Tensor whole = numbers({6, 4});
     const DTensor x = mt::distribute_tensor(whole, mesh, kRowWise);
-    const auto several = mt::local_map([](torch::Tensor a) { return std::make_tuple(a * 2, a.sum(0), static_cast<int64_t>(a.size(0))); },
-                                       {.out_placements = {kRowWise, {Partial()}, {}}});
+    const auto several = mt::local_map(
+        [](torch::Tensor a) { return std::make_tuple(a * 2, a.sum(0), static_cast<int64_t>(a.size(0))); },
+        {.out_placements = {kRowWise, {Partial()}, {}}});
     const auto [twice, sum, rows] = several(x);
     EXPECT_TRUE(is_close(DTensor(twice).full_tensor(), whole * 2));
     EXPECT_TRUE(is_close(DTensor(sum).full_tensor(), whole.sum(0)));
     EXPECT_EQ(rows, 3);
     // A function template: the number of placements is checked when it runs.
-    const auto any = mt::local_map([](const auto& a, const auto& b) { return a + b; }, {.out_placements = {kRowWise}, .in_placements = {kRowWise}});
+    const auto any = mt::local_map([](const auto& a, const auto& b) { return a + b; },
+                                   {.out_placements = {kRowWise}, .in_placements = {kRowWise}});
     EXPECT_THROW(any(x, x), mt::AssertionError);
   });
 }
 
 TEST(LocalMap, UnevenShardsGiveOneShapeOnAllRanks) {
   on_ranks(2, [](int) {
-    const mt::DeviceMesh mesh = line();
+    const mt::DeviceMesh mesh = line(2);
     const torch::Tensor whole = numbers({5, 4});
     const DTensor x = mt::distribute_tensor(whole, mesh, kRowWise);
     const auto twice = mt::local_map(mul, {.out_placements = kRowWise});
@@ -170,14 +182,15 @@ TEST(LocalMap, UnevenShardsGiveOneShapeOnAllRanks) {
 
 TEST(LocalMap, IsDifferentiable) {
   on_ranks(2, [](int) {
-    const mt::DeviceMesh mesh = line();
+    const mt::DeviceMesh mesh = line(2);
     const torch::Tensor a = numbers({6, 4}).requires_grad_();
-    const torch::Tensor b = numbers({4, 3}, 5).requires_grad_();
+    const torch::Tensor b = numbers({4, 3}, torch::kFloat, 5).requires_grad_();
     torch::mm(a, b).square().sum().backward();
     const DTensor x = mt::distribute_tensor(a.detach().clone().requires_grad_(), mesh, kRowWise);
     const DTensor w = mt::distribute_tensor(b.detach().clone().requires_grad_(), mesh, kReplicate);
     // The gradient of the replicated factor is a term on every rank.
-    const auto product = mt::local_map(mm, {.out_placements = kRowWise, .in_grad_placements = {kRowWise, {Partial()}}});
+    const auto product =
+        mt::local_map(mm, {.out_placements = kRowWise, .in_grad_placements = {kRowWise, {Partial()}}});
     product(x, w).square().sum().backward();
     EXPECT_TRUE(is_close(DTensor(x.grad()).full_tensor(), a.grad(), 1e-5));
     EXPECT_TRUE(is_close(DTensor(w.grad()).full_tensor(), b.grad(), 1e-5));
@@ -186,7 +199,7 @@ TEST(LocalMap, IsDifferentiable) {
 
 TEST(LocalMap, FalseReplicasAreFoundInDebugMode) {
   on_ranks(2, [](int) {
-    const mt::DeviceMesh mesh = line();
+    const mt::DeviceMesh mesh = line(2);
     const DTensor x = mt::distribute_tensor(numbers({6, 4}), mesh, kRowWise);
     const auto wrong = mt::local_map(mul, {.out_placements = kReplicate, .check_replicated = true});
     EXPECT_NE(error_of([&] { wrong(x, 2.0); }).find("is said to be replicated"), std::string::npos);

@@ -1,5 +1,5 @@
 // Cross entropy on logits that are split by class.
-#include "ranks.h"
+#include "numbers.h"
 
 namespace meshtorch::testing {
 namespace {
@@ -9,11 +9,6 @@ using mt::Collective;
 using mt::DTensor;
 using mt::Replicate;
 using mt::Shard;
-
-torch::Tensor numbers(at::IntArrayRef sizes, double shift = 3) {
-  const int64_t count = c10::multiply_integers(sizes);
-  return ((torch::arange(count, torch::kDouble) * 7 + shift).remainder(11) - 5).view(sizes) / 4;
-}
 
 struct LossCase {
   std::string name;
@@ -26,7 +21,8 @@ struct LossCase {
 F::CrossEntropyFuncOptions options_of(const LossCase& c, int reduction) {
   F::CrossEntropyFuncOptions options;
   options.ignore_index(c.ignore_index).label_smoothing(c.label_smoothing);
-  if (c.has_weight) options.weight(numbers({c.shape.size() > 1 ? c.shape[1] : c.shape[0]}, 2).abs() + 0.5);
+  if (c.has_weight)
+    options.weight(numbers({c.shape.size() > 1 ? c.shape[1] : c.shape[0]}, torch::kDouble, 2).abs() + 0.5);
   if (reduction == 0) options.reduction(torch::kNone);
   if (reduction == 1) options.reduction(torch::kMean);
   if (reduction == 2) options.reduction(torch::kSum);
@@ -40,13 +36,15 @@ torch::Tensor targets_of(const LossCase& c) {
   return (torch::arange(c10::multiply_integers(shape)) * 3 + 1).remainder(c.shape[1]).view(shape);
 }
 
-void expect_equal_to_one_device(const LossCase& c, const mt::DeviceMesh& mesh, const mt::Placements& placements, int reduction) {
+void expect_equal_to_one_device(const LossCase& c, const mt::DeviceMesh& mesh,
+                                const mt::Placements& placements, int reduction) {
   SCOPED_TRACE(c.name + ", reduction " + std::to_string(reduction) + ", " + mt::to_string(placements));
-  const torch::Tensor plain = numbers(c.shape).requires_grad_();
+  const torch::Tensor plain = numbers(c.shape, torch::kDouble).requires_grad_();
   const torch::Tensor target = targets_of(c);
   const torch::Tensor expected = F::cross_entropy(plain, target, options_of(c, reduction));
   (expected * expected).sum().backward();
-  const DTensor logits = mt::distribute_tensor(numbers(c.shape).requires_grad_(), mesh, placements);
+  const DTensor logits =
+      mt::distribute_tensor(numbers(c.shape, torch::kDouble).requires_grad_(), mesh, placements);
   const mt::implicit_replication weights_are_equal_on_all_ranks;
   torch::Tensor loss;
   {
@@ -66,7 +64,8 @@ TEST_P(LossParallel, EqualsOneDevice) {
     on_ranks(ranks, [&](int) {
       const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {ranks}, {"tp"});
       const int64_t class_dim = GetParam().shape.size() > 1 ? 1 : 0;
-      for (int reduction = 0; reduction < 3; ++reduction) expect_equal_to_one_device(GetParam(), mesh, {Shard(class_dim)}, reduction);
+      for (int reduction = 0; reduction < 3; ++reduction)
+        expect_equal_to_one_device(GetParam(), mesh, {Shard(class_dim)}, reduction);
     });
   }
 }
@@ -75,28 +74,33 @@ TEST_P(LossParallel, EqualsOneDeviceWithSplitSamples) {
   if (GetParam().shape.size() == 1) return;
   on_ranks(4, [&](int) {
     const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
-    for (int reduction = 0; reduction < 3; ++reduction) expect_equal_to_one_device(GetParam(), mesh, {Shard(0), Shard(1)}, reduction);
+    for (int reduction = 0; reduction < 3; ++reduction)
+      expect_equal_to_one_device(GetParam(), mesh, {Shard(0), Shard(1)}, reduction);
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, LossParallel,
-                         ::testing::Values(LossCase{"Batch", {6, 8}}, LossCase{"UnevenClasses", {6, 7}}, LossCase{"FewerClassesThanRanks", {6, 3}},
-                                           LossCase{"Weighted", {6, 8}, true}, LossCase{"Ignored", {6, 8}, false, 4}, LossCase{"WeightedIgnored", {6, 7}, true, 4},
-                                           LossCase{"Space", {4, 8, 3, 2}, true, 4}, LossCase{"OneSpaceDim", {4, 8, 3}}, LossCase{"OneSample", {8}},
-                                           LossCase{"Smoothed", {6, 8}, false, -100, 0.1}),
-                         [](const auto& tested) { return tested.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Cases, LossParallel,
+    ::testing::Values(LossCase{"Batch", {6, 8}}, LossCase{"UnevenClasses", {6, 7}},
+                      LossCase{"FewerClassesThanRanks", {6, 3}}, LossCase{"Weighted", {6, 8}, true},
+                      LossCase{"Ignored", {6, 8}, false, 4}, LossCase{"WeightedIgnored", {6, 7}, true, 4},
+                      LossCase{"Space", {4, 8, 3, 2}, true, 4}, LossCase{"OneSpaceDim", {4, 8, 3}},
+                      LossCase{"OneSample", {8}}, LossCase{"Smoothed", {6, 8}, false, -100, 0.1}),
+    [](const auto& tested) { return tested.param.name; });
 
 TEST(LossParallelScope, CommunicatesThreeSmallTensorsForwardAndNoneBackward) {
   on_ranks(4, [](int) {
     const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {4}, {"tp"});
-    const DTensor logits = mt::distribute_tensor(numbers({16, 64}).requires_grad_(), mesh, {Shard(1)});
+    const DTensor logits =
+        mt::distribute_tensor(numbers({16, 64}, torch::kDouble).requires_grad_(), mesh, {Shard(1)});
     const torch::Tensor target = torch::arange(16);
     const mt::loss_parallel scope;
     mt::CommDebugMode comm;
     const torch::Tensor loss = F::cross_entropy(logits, target);
     EXPECT_EQ(comm.get_comm_counts()[Collective::all_reduce], 3) << comm.table();
     EXPECT_EQ(comm.get_total_counts(), 3) << comm.table();
-    EXPECT_EQ(comm.get_comm_counts().statistics().at(Collective::all_reduce).bytes_sent, 3 * 2 * 16 * 8 * 3 / 4);
+    EXPECT_EQ(comm.get_comm_counts().statistics().at(Collective::all_reduce).bytes_sent,
+              3 * 2 * 16 * 8 * 3 / 4);
     comm.restart();
     loss.backward();
     EXPECT_EQ(comm.get_total_counts(), 0) << comm.table();
@@ -106,9 +110,11 @@ TEST(LossParallelScope, CommunicatesThreeSmallTensorsForwardAndNoneBackward) {
 TEST(LossParallelScope, RefusesTargetsThatAreNoClass) {
   on_ranks(2, [](int) {
     const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2}, {"tp"});
-    const DTensor logits = mt::distribute_tensor(numbers({2, 4}), mesh, {Shard(1)});
+    const DTensor logits = mt::distribute_tensor(numbers({2, 4}, torch::kDouble), mesh, {Shard(1)});
     const mt::loss_parallel scope;
-    EXPECT_NE(error_of([&] { F::cross_entropy(logits, torch::tensor({1, 4})); }).find("a target is out of bounds"), std::string::npos);
+    EXPECT_NE(
+        error_of([&] { F::cross_entropy(logits, torch::tensor({1, 4})); }).find("a target is out of bounds"),
+        std::string::npos);
   });
 }
 

@@ -1,5 +1,5 @@
 // Tensor-parallel styles on 4 ranks: shapes and numbers of collectives, forward and backward.
-#include "ranks.h"
+#include "numbers.h"
 
 namespace meshtorch::testing {
 namespace {
@@ -7,9 +7,6 @@ namespace {
 using mt::Collective;
 using mt::ColwiseParallel;
 using mt::DTensor;
-using mt::Partial;
-using mt::PrepareModuleInput;
-using mt::PrepareModuleOutput;
 using mt::Replicate;
 using mt::RowwiseParallel;
 using mt::SequenceParallel;
@@ -18,22 +15,15 @@ using mt::Shard;
 constexpr int kRanks = 4;
 using Sizes = std::vector<int64_t>;
 
-torch::Tensor numbers(at::IntArrayRef sizes, double shift = 3) {
-  const int64_t count = c10::multiply_integers(sizes);
-  return ((torch::arange(count, torch::kFloat) * 7 + shift).remainder(11) - 5).view(sizes) / 4;
-}
-
-mt::DeviceMesh line(int n = kRanks) { return mt::init_device_mesh(torch::kCPU, {n}, {"tp"}); }
-
 template <class Holder>
 Holder filled(Holder module) {
   const torch::NoGradGuard no_grad;
-  double shift = 1;
-  for (torch::Tensor& p : module->parameters()) p.copy_(numbers(p.sizes(), shift++));
+  int64_t seed = 1;
+  for (torch::Tensor& p : module->parameters()) p.copy_(numbers(p.sizes(), torch::kFloat, seed++));
   return module;
 }
 
-#define EXPECT_COMM(mode, total, kind, count)                   \
+#define EXPECT_COMM(mode, total, kind, count)                    \
   EXPECT_EQ((mode).get_total_counts(), total) << (mode).table(); \
   EXPECT_EQ((mode).get_comm_counts()[Collective::kind], count)
 
@@ -42,7 +32,7 @@ TEST(ColwiseParallel, LinearNeedsOneAllReduceBackward) {
     auto model = filled(mt::nn::Linear(16, 16));
     const torch::Tensor x = numbers({8, 16}).requires_grad_();
     const torch::Tensor expected = model(x).detach().chunk(kRanks, 1)[rank];
-    mt::parallelize_module(*model, line(), ColwiseParallel());
+    mt::parallelize_module(*model, line(kRanks), ColwiseParallel());
     const mt::CommDebugMode comm;
     const torch::Tensor out = model(x);
     EXPECT_TRUE(is_close(out, expected));
@@ -57,7 +47,7 @@ TEST(ColwiseParallel, SplitInputIsGatheredAndItsGradientReduceScattered) {
   on_ranks(kRanks, [](int) {
     auto model = filled(mt::nn::Linear(16, 16));
     const torch::Tensor x = numbers({8, 16}).requires_grad_();
-    mt::parallelize_module(*model, line(), ColwiseParallel({.input_layouts = Shard(0)}));
+    mt::parallelize_module(*model, line(kRanks), ColwiseParallel({.input_layouts = Shard(0)}));
     const mt::CommDebugMode comm;
     const torch::Tensor out = model(x);
     EXPECT_EQ(out.sizes(), (Sizes{8 * kRanks, 16 / kRanks}));
@@ -72,7 +62,7 @@ TEST(ColwiseParallel, EmbeddingNeedsNoCommunication) {
     auto model = filled(mt::nn::Embedding(16, 16));
     const torch::Tensor x = torch::arange(8).reshape({4, 2});
     const torch::Tensor expected = model(x).detach().chunk(kRanks, 2)[rank];
-    mt::parallelize_module(*model, line(), ColwiseParallel());
+    mt::parallelize_module(*model, line(kRanks), ColwiseParallel());
     const mt::CommDebugMode comm;
     const torch::Tensor out = model(x);
     EXPECT_TRUE(is_equal(out, expected));
@@ -87,7 +77,7 @@ TEST(RowwiseParallel, LinearNeedsOneAllReduceForward) {
     const torch::Tensor whole = numbers({8, 16});
     const torch::Tensor expected = model(whole).detach();
     const torch::Tensor x = whole.chunk(kRanks, 1)[rank].clone().requires_grad_();
-    mt::parallelize_module(*model, line(), RowwiseParallel());
+    mt::parallelize_module(*model, line(kRanks), RowwiseParallel());
     const mt::CommDebugMode comm;
     const torch::Tensor out = model(x);
     EXPECT_TRUE(is_close(out, expected, 1e-5));
@@ -103,7 +93,7 @@ TEST(RowwiseParallel, SplitOutputIsReduceScatteredAndItsGradientGathered) {
     const torch::Tensor whole = numbers({8, 16});
     const torch::Tensor expected = model(whole).detach().chunk(kRanks, 0)[rank];
     const torch::Tensor x = whole.chunk(kRanks, 1)[rank].clone().requires_grad_();
-    mt::parallelize_module(*model, line(), RowwiseParallel({.output_layouts = Shard(0)}));
+    mt::parallelize_module(*model, line(kRanks), RowwiseParallel({.output_layouts = Shard(0)}));
     const mt::CommDebugMode comm;
     const torch::Tensor out = model(x);
     EXPECT_TRUE(is_close(out, expected, 1e-5));
@@ -118,7 +108,7 @@ TEST(RowwiseParallel, ThreeDimsNeedOneAllReduceToo) {
     auto model = filled(mt::nn::Linear(16, 6));
     const torch::Tensor whole = numbers({2, 3, 16});
     const torch::Tensor expected = model(whole).detach();
-    mt::parallelize_module(*model, line(), RowwiseParallel());
+    mt::parallelize_module(*model, line(kRanks), RowwiseParallel());
     const mt::CommDebugMode comm;
     const torch::Tensor out = model(whole.chunk(kRanks, 2)[rank].clone());
     EXPECT_TRUE(is_close(out, expected, 1e-5));
@@ -133,7 +123,7 @@ TEST(RowwiseParallel, UnequalShardsAreKnownFromTheWeight) {
     auto model = filled(mt::nn::Linear(10, 6));  // shards of 3, 3, 3 and 1
     const torch::Tensor whole = numbers({5, 10});
     const torch::Tensor expected = model(whole).detach();
-    mt::parallelize_module(*model, line(), RowwiseParallel());
+    mt::parallelize_module(*model, line(kRanks), RowwiseParallel());
     const mt::CommDebugMode comm;
     const torch::Tensor out = model(whole.chunk(kRanks, 1)[rank].clone());
     EXPECT_TRUE(is_close(out, expected, 1e-5));
@@ -146,7 +136,7 @@ TEST(RowwiseParallel, EmbeddingNeedsOneAllReduceForward) {
     auto model = filled(mt::nn::Embedding(16, 16));
     const torch::Tensor x = torch::arange(8).reshape({4, 2});
     const torch::Tensor expected = model(x).detach();
-    mt::parallelize_module(*model, line(), RowwiseParallel({.input_layouts = Replicate()}));
+    mt::parallelize_module(*model, line(kRanks), RowwiseParallel({.input_layouts = Replicate()}));
     const mt::CommDebugMode comm;
     const torch::Tensor out = model(x);
     EXPECT_TRUE(is_equal(out, expected));
@@ -161,7 +151,8 @@ TEST(RowwiseParallel, EmbeddingWithSplitOutputIsReduceScattered) {
     auto model = filled(mt::nn::Embedding(16, 16));
     const torch::Tensor x = torch::arange(8);
     const torch::Tensor expected = model(x).detach().chunk(kRanks, 1)[rank];
-    mt::parallelize_module(*model, line(), RowwiseParallel({.input_layouts = Replicate(), .output_layouts = Shard(1)}));
+    mt::parallelize_module(*model, line(kRanks),
+                           RowwiseParallel({.input_layouts = Replicate(), .output_layouts = Shard(1)}));
     const mt::CommDebugMode comm;
     const torch::Tensor out = model(x);
     EXPECT_TRUE(is_equal(out, expected));
@@ -177,124 +168,9 @@ TEST(ConvolutionParallel, ChannelsAreSplitByColumnsAndByRows) {
     auto first = filled(mt::nn::Conv2d(3, 8, 3));
     auto second = filled(mt::nn::Conv2d(8, 5, 3));
     const torch::Tensor x = numbers({2, 3, 7, 7});
-    mt::parallelize_module(*first, line(), ColwiseParallel());
-    mt::parallelize_module(*second, line(), RowwiseParallel());
+    mt::parallelize_module(*first, line(kRanks), ColwiseParallel());
+    mt::parallelize_module(*second, line(kRanks), RowwiseParallel());
     EXPECT_TRUE(is_close(second(first(x)), plain->forward(x), 1e-4));
-  });
-}
-
-TEST(PrepareModuleInput, GathersOneInput) {
-  on_ranks(kRanks, [](int) {
-    mt::nn::Identity model;
-    mt::parallelize_module(*model, line(), PrepareModuleInput({.input_layouts = Shard(0), .desired_input_layouts = Replicate()}));
-    EXPECT_TRUE(is_equal(DTensor(model(torch::ones({2, 16}))).full_tensor(), torch::ones({2 * kRanks, 16})));
-  });
-}
-
-struct TwoInputsImpl : torch::nn::Module {
-  TwoInputsImpl() { register_module("linear", linear); }
-  torch::Tensor forward(torch::Tensor x, torch::Tensor y) { return linear(x) + y; }
-  mt::nn::Linear linear{8, 8};
-};
-MESHTORCH_MODULE(TwoInputs);
-
-TEST(PrepareModuleInput, ChecksTheNumberOfLayouts) {
-  on_ranks(kRanks, [](int) {
-    const auto differ = [] {
-      try {
-        PrepareModuleInput({.input_layouts = Shard(0), .desired_input_layouts = {Replicate(), std::nullopt}});
-      } catch (const mt::AssertionError& error) {
-        return std::string(error.what_without_backtrace());
-      }
-      return std::string();
-    };
-    EXPECT_NE(differ().find("input_layouts and desired_input_layouts should have same length!"), std::string::npos);
-    TwoInputs model;
-    mt::parallelize_module(*model->linear, line(), ColwiseParallel());
-    mt::parallelize_module(*model, line(), PrepareModuleInput({.input_layouts = Shard(0), .desired_input_layouts = Replicate()}));
-    const std::string error = error_of([&] { model(numbers({2, 8}), torch::ones({kRanks * 2, 8 / kRanks})); });
-    EXPECT_NE(error.find("module inputs and input_layouts should have same length!"), std::string::npos) << error;
-    EXPECT_THROW(model(numbers({2, 8}), torch::ones({kRanks * 2, 8 / kRanks})), c10::ValueError);
-  });
-}
-
-TEST(PrepareModuleInput, LeavesInputsWithoutLayoutAlone) {
-  on_ranks(kRanks, [](int) {
-    TwoInputs model;
-    mt::parallelize_module(*model->linear, line(), ColwiseParallel());
-    mt::parallelize_module(*model, line(),
-                           PrepareModuleInput({.input_layouts = {Shard(0), std::nullopt}, .desired_input_layouts = {Replicate(), std::nullopt}}));
-    const torch::Tensor out = model(numbers({2, 8}), torch::ones({kRanks * 2, 8 / kRanks}));
-    EXPECT_EQ(out.sizes(), (Sizes{kRanks * 2, 8 / kRanks}));
-  });
-}
-
-struct NamedInputsImpl : torch::nn::Module {
-  static std::array<const char*, 3> argument_names() { return {"x", "y", "z"}; }
-  NamedInputsImpl() { register_module("linear", linear); }
-  torch::Tensor forward(torch::Tensor x, torch::Tensor y, double z = 2) { return linear(x) + y + z; }
-  mt::nn::Linear linear{8, 8};
-};
-MESHTORCH_MODULE(NamedInputs);
-
-struct OptionalInputsImpl : torch::nn::Module {
-  static std::array<const char*, 3> argument_names() { return {"x", "y", "z"}; }
-  OptionalInputsImpl() { register_module("linear", linear); }
-  torch::Tensor forward(torch::Tensor x, double y, std::optional<torch::Tensor> z) {
-    const torch::Tensor out = linear(x) + y;
-    return z ? out + *z : out;
-  }
-  mt::nn::Linear linear{8, 8};
-};
-MESHTORCH_MODULE(OptionalInputs);
-
-TEST(PrepareModuleInput, AddressesInputsByName) {
-  on_ranks(kRanks, [](int) {
-    NamedInputs model;
-    mt::parallelize_module(*model->linear, line(), ColwiseParallel({.use_local_output = false}));
-    mt::parallelize_module(*model, line(), PrepareModuleInput({.input_kwarg_layouts = {{"y", Shard(0)}}, .desired_input_kwarg_layouts = {{"y", Replicate()}}}));
-    mt::CommDebugMode comm;
-    EXPECT_EQ(model(numbers({kRanks, 8}), torch::ones({1, 8})).sizes(), (Sizes{kRanks, 8}));
-    EXPECT_EQ(comm.get_total_counts(), 1) << comm.table();
-
-    OptionalInputs optional;
-    mt::parallelize_module(*optional->linear, line(), ColwiseParallel({.use_local_output = false}));
-    mt::parallelize_module(*optional, line(),
-                           PrepareModuleInput({.input_kwarg_layouts = {{"x", Shard(0)}, {"z", Shard(0)}},
-                                               .desired_input_kwarg_layouts = {{"x", Replicate()}, {"z", Replicate()}}}));
-    comm.restart();
-    EXPECT_EQ(optional(numbers({1, 8}), 2.0, torch::ones({1, 8})).sizes(), (Sizes{kRanks, 8}));
-    EXPECT_EQ(comm.get_total_counts(), 2) << comm.table();
-    comm.restart();
-    EXPECT_EQ(optional(DTensor::from_local(numbers({1, 8}), line(), {Shard(0)}), 2.0, torch::ones({1, 8})).sizes(), (Sizes{kRanks, 8}));
-    EXPECT_EQ(comm.get_total_counts(), 2) << comm.table();
-    EXPECT_EQ(optional(numbers({1, 8}), 2.0, std::nullopt).sizes(), (Sizes{kRanks, 8}));
-
-    const std::string error = error_of([&] {
-      mt::parallelize_module(*optional, line(), PrepareModuleInput({.input_kwarg_layouts = {{"w", Shard(0)}}, .desired_input_kwarg_layouts = {{"w", Shard(0)}}}));
-    });
-    EXPECT_NE(error.find("it declares: x, y, z"), std::string::npos) << error;
-  });
-}
-
-TEST(PrepareModuleOutput, SplitsTheOutput) {
-  on_ranks(kRanks, [](int) {
-    mt::nn::Identity model;
-    mt::parallelize_module(*model, line(), PrepareModuleOutput({.output_layouts = Replicate(), .desired_output_layouts = Shard(0)}));
-    EXPECT_TRUE(is_equal(model(torch::ones({8, 16})), torch::ones({8 / kRanks, 16})));
-  });
-}
-
-TEST(PrepareModuleInputOutput, ConvertsAtBothEdges) {
-  on_ranks(kRanks, [](int rank) {
-    mt::nn::Identity model;
-    mt::parallelize_module(*model, line(),
-                           mt::PrepareModuleInputOutput({.input_layouts = Shard(0),
-                                                         .desired_input_layouts = Replicate(),
-                                                         .output_layouts = Replicate(),
-                                                         .desired_output_layouts = Shard(1)}));
-    const torch::Tensor x = numbers({2 * kRanks, 8});
-    EXPECT_TRUE(is_equal(model(x.chunk(kRanks, 0)[rank]), x.chunk(kRanks, 1)[rank]));
   });
 }
 
@@ -303,7 +179,7 @@ void expect_sequence_parallel(Norm norm) {
   const int64_t batch = 2, sequence = 16, width = 10;
   const torch::Tensor whole = numbers({batch, kRanks * sequence, width});
   const torch::Tensor expected = norm(whole).detach();
-  const mt::DeviceMesh mesh = line();
+  const mt::DeviceMesh mesh = line(kRanks);
   mt::parallelize_module(*norm, mesh, SequenceParallel());
   mt::CommDebugMode comm;
   // A plain tensor is taken as split along the sequence.
@@ -324,7 +200,8 @@ void expect_sequence_parallel(Norm norm) {
 }
 
 TEST(SequenceParallel, LayerNorm) {
-  on_ranks(kRanks, [](int) { expect_sequence_parallel(mt::nn::LayerNorm(torch::nn::LayerNormOptions({10}))); });
+  on_ranks(kRanks,
+           [](int) { expect_sequence_parallel(mt::nn::LayerNorm(torch::nn::LayerNormOptions({10}))); });
 }
 TEST(SequenceParallel, RMSNorm) {
   on_ranks(kRanks, [](int) { expect_sequence_parallel(mt::nn::RMSNorm(10)); });
@@ -332,11 +209,15 @@ TEST(SequenceParallel, RMSNorm) {
 TEST(SequenceParallel, Dropout) {
   on_ranks(kRanks, [](int) {
     mt::nn::Dropout dropout(0.5);
-    mt::parallelize_module(*dropout, line(), SequenceParallel());
-    const mt::CommDebugMode comm;
+    mt::parallelize_module(*dropout, line(kRanks), SequenceParallel());
     const DTensor out = dropout(torch::ones({2, 3, 8}));
     EXPECT_EQ(out.placements(), mt::Placements{Shard(1)});
     EXPECT_EQ(out.sizes(), (Sizes{2, 3 * kRanks, 8}));
+    const torch::Tensor whole = out.full_tensor();
+    EXPECT_TRUE(torch::all(whole.eq(0).logical_or(whole.eq(2))).item<bool>());
+    dropout->eval();
+    const mt::CommDebugMode comm;
+    EXPECT_EQ(DTensor(dropout(torch::ones({2, 3, 8}))).placements(), mt::Placements{Shard(1)});
     EXPECT_EQ(comm.get_total_counts(), 0) << comm.table();
   });
 }
@@ -346,7 +227,7 @@ TEST(NoParallel, RunsWholeBetweenParallelModules) {
     auto model = filled(mt::nn::Linear(6, 6));
     const torch::Tensor x = numbers({kRanks, 6});
     const torch::Tensor expected = model(x).detach();
-    mt::parallelize_module(*model, line(), mt::NoParallel({.input_layout = Shard(0)}));
+    mt::parallelize_module(*model, line(kRanks), mt::NoParallel({.input_layout = Shard(0)}));
     EXPECT_TRUE(is_close(model(x.chunk(kRanks, 0)[rank].clone()), expected, 1e-5));
   });
 }
@@ -356,10 +237,11 @@ TEST(ParallelStyle, PlainModulesNeedDistributedInputsAndKeepTheirEdges) {
     auto model = filled(torch::nn::Linear(16, 16));
     const torch::Tensor x = numbers({8, 16});
     const torch::Tensor expected = model(x).detach();
-    const std::string error = error_of([&] { mt::parallelize_module(*model, line(), ColwiseParallel()); });
+    const std::string error =
+        error_of([&] { mt::parallelize_module(*model, line(kRanks), ColwiseParallel()); });
     EXPECT_NE(error.find("write meshtorch::nn::Linear for torch::nn::Linear"), std::string::npos) << error;
-    mt::parallelize_module(*model, line(), ColwiseParallel({.use_local_output = false}));
-    const DTensor out = model(mt::distribute_tensor(x, line(), {Replicate()}));
+    mt::parallelize_module(*model, line(kRanks), ColwiseParallel({.use_local_output = false}));
+    const DTensor out = model(mt::distribute_tensor(x, line(kRanks), {Replicate()}));
     EXPECT_EQ(out.placements(), mt::Placements{Shard(1)});
     EXPECT_TRUE(is_close(out.full_tensor(), expected, 1e-5));
   });
@@ -368,7 +250,9 @@ TEST(ParallelStyle, PlainModulesNeedDistributedInputsAndKeepTheirEdges) {
 TEST(ParallelStyle, RefusesModulesThatCannotBeSplit) {
   on_ranks(2, [](int) {
     mt::nn::LayerNorm norm(torch::nn::LayerNormOptions({4}));
-    EXPECT_NE(error_of([&] { mt::parallelize_module(*norm, line(2), ColwiseParallel()); }).find("ColwiseParallel currently only support nn.Linear and nn.Embedding!"),
+    EXPECT_NE(error_of([&] {
+                mt::parallelize_module(*norm, line(2), ColwiseParallel());
+              }).find("ColwiseParallel currently only support nn.Linear and nn.Embedding!"),
               std::string::npos);
     EXPECT_THROW(mt::parallelize_module(*norm, line(2), RowwiseParallel()), c10::NotImplementedError);
   });

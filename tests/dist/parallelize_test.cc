@@ -1,5 +1,5 @@
 // Plans: patterns, files, descriptions; what debug modes tell of a parallel model; drawings.
-#include "ranks.h"
+#include "numbers.h"
 
 namespace meshtorch::testing {
 namespace {
@@ -37,18 +37,19 @@ struct StackImpl : torch::nn::Module {
 MESHTORCH_MODULE(Stack);
 
 const mt::ParallelizePlan& plan() {
-  static const mt::ParallelizePlan plan{{"layers.*.up", ColwiseParallel()}, {"layers.[0-2].down", RowwiseParallel({.output_layouts = Replicate()})}};
+  static const mt::ParallelizePlan plan{
+      {"layers.*.up", ColwiseParallel()},
+      {"layers.[0-2].down", RowwiseParallel({.output_layouts = Replicate()})}};
   return plan;
 }
-
-mt::DeviceMesh line(int n) { return mt::init_device_mesh(torch::kCPU, {n}, {"tp"}); }
 
 TEST(ParallelizeModule, PatternsMatchEachPartOfAName) {
   on_ranks(2, [](int) {
     Stack stack;
     mt::parallelize_module(*stack, line(2), plan());
     const auto parameters = stack->named_parameters();
-    for (const char* name : {"layers.0.up.weight", "layers.2.up.bias"}) EXPECT_EQ(DTensor(parameters[name]).placements(), mt::Placements{Shard(0)});
+    for (const char* name : {"layers.0.up.weight", "layers.2.up.bias"})
+      EXPECT_EQ(DTensor(parameters[name]).placements(), mt::Placements{Shard(0)});
     EXPECT_EQ(DTensor(parameters["layers.1.down.weight"]).placements(), mt::Placements{Shard(1)});
     EXPECT_EQ(DTensor(parameters["layers.1.down.bias"]).placements(), mt::Placements{Replicate()});
     EXPECT_FALSE(mt::is_dtensor(parameters["head.weight"]));
@@ -64,7 +65,10 @@ TEST(ParallelizeModule, UsesTheTpAxisOfALargerMesh) {
     mt::parallelize_module(*mlp, mesh, {{"down", RowwiseParallel()}}, {.axis = "dp"});
     EXPECT_EQ(DTensor(mlp->down->weight).device_mesh(), mesh["dp"]);
     const mt::DeviceMesh unnamed = mt::init_device_mesh(torch::kCPU, {2, 2}, {"a", "b"});
-    EXPECT_NE(error_of([&] { mt::parallelize_module(*mlp, unnamed, {{"up", ColwiseParallel()}}); }).find("works on one axis, the mesh has 2"), std::string::npos);
+    EXPECT_NE(error_of([&] {
+                mt::parallelize_module(*mlp, unnamed, {{"up", ColwiseParallel()}});
+              }).find("works on one axis, the mesh has 2"),
+              std::string::npos);
   });
 }
 
@@ -86,22 +90,39 @@ TEST(ParallelizeModule, ASourceRankGivesTheWeights) {
 TEST(ParallelizeModule, APatternThatMatchesNothingNamesItsNeighbours) {
   on_ranks(2, [](int) {
     Stack stack;
-    const std::string error = error_of([&] { mt::parallelize_module(*stack, line(2), {{"layers.1.upp", ColwiseParallel()}}); });
+    const std::string error =
+        error_of([&] { mt::parallelize_module(*stack, line(2), {{"layers.1.upp", ColwiseParallel()}}); });
     EXPECT_NE(error.find("\"layers.1.upp\" matches no module"), std::string::npos) << error;
     EXPECT_NE(error.find("near names: layers.1.up, "), std::string::npos) << error;
-    mt::parallelize_module(*stack, line(2), {{"layers.1.upp", ColwiseParallel()}}, {.warn_if_unmatched = true});
+    mt::parallelize_module(*stack, line(2), {{"layers.1.upp", ColwiseParallel()}},
+                           {.warn_if_unmatched = true});
+  });
+}
+
+TEST(ParallelizeModule, AClonedModuleIsParallelToo) {
+  on_ranks(2, [](int) {
+    mt::nn::Linear linear(6, 4);
+    const torch::Tensor x = numbers({3, 6});
+    mt::parallelize_module(*linear, line(2), ColwiseParallel({.output_layouts = Replicate()}));
+    const auto copy = std::dynamic_pointer_cast<mt::nn::Linear::Impl>(linear->clone());
+    EXPECT_EQ(DTensor(copy->weight).placements(), mt::Placements{Shard(0)});
+    EXPECT_TRUE(is_equal(copy->forward(x), linear(x)));
+    EXPECT_FALSE(copy->weight.is_same(linear->weight));
   });
 }
 
 TEST(Plan, DescribesWhatEachModuleGets) {
   const Stack stack;
-  const mt::ParallelizePlan small{{"head", ColwiseParallel({.output_layouts = Replicate()})}, {"layers.*.down", RowwiseParallel()}, {"tail", mt::SequenceParallel()}};
-  EXPECT_EQ(mt::describe_plan(*stack, small),
-            "head           torch::nn::LinearImpl  ColwiseParallel(output_layouts=R, use_local_output=true)\n"
-            "layers.0.down  torch::nn::LinearImpl  RowwiseParallel(use_local_output=true)\n"
-            "layers.1.down  torch::nn::LinearImpl  RowwiseParallel(use_local_output=true)\n"
-            "layers.2.down  torch::nn::LinearImpl  RowwiseParallel(use_local_output=true)\n"
-            "tail           no such module         SequenceParallel(sequence_dim=1, use_local_output=false)\n");
+  const mt::ParallelizePlan small{{"head", ColwiseParallel({.output_layouts = Replicate()})},
+                                  {"layers.*.down", RowwiseParallel()},
+                                  {"tail", mt::SequenceParallel()}};
+  EXPECT_EQ(
+      mt::describe_plan(*stack, small),
+      "head           torch::nn::LinearImpl  ColwiseParallel(output_layouts=R, use_local_output=true)\n"
+      "layers.0.down  torch::nn::LinearImpl  RowwiseParallel(use_local_output=true)\n"
+      "layers.1.down  torch::nn::LinearImpl  RowwiseParallel(use_local_output=true)\n"
+      "layers.2.down  torch::nn::LinearImpl  RowwiseParallel(use_local_output=true)\n"
+      "tail           no such module         SequenceParallel(sequence_dim=1, use_local_output=false)\n");
 }
 
 TEST(Plan, IsWrittenAndReadAsJson) {
@@ -115,7 +136,10 @@ TEST(Plan, IsWrittenAndReadAsJson) {
                                     .input_kwarg_layouts = {{"mask", Shard(0)}},
                                     .desired_input_kwarg_layouts = {{"mask", Replicate()}}})},
       {"f", mt::PrepareModuleOutput({.output_layouts = mt::Partial(), .desired_output_layouts = Shard(-1)})},
-      {"g", mt::PrepareModuleInputOutput({.input_layouts = Shard(0), .desired_input_layouts = Replicate(), .output_layouts = Replicate(), .desired_output_layouts = Shard(0)})}};
+      {"g", mt::PrepareModuleInputOutput({.input_layouts = Shard(0),
+                                          .desired_input_layouts = Replicate(),
+                                          .output_layouts = Replicate(),
+                                          .desired_output_layouts = Shard(0)})}};
   const std::string text = all.to_json();
   const mt::ParallelizePlan read = mt::ParallelizePlan::from_json(text);
   ASSERT_EQ(read.entries().size(), all.entries().size());
@@ -124,10 +148,17 @@ TEST(Plan, IsWrittenAndReadAsJson) {
     EXPECT_EQ(read.entries()[i].second->to_string(), all.entries()[i].second->to_string());
   }
   EXPECT_EQ(read.to_json(), text);
-  EXPECT_NE(error_of([] { mt::ParallelizePlan::from_json(R"([{"modules": "a", "style": "Diagonal"}])"); }).find("not known\n  style: Diagonal"), std::string::npos);
-  EXPECT_NE(error_of([] { mt::ParallelizePlan::from_json(R"([{"modules": "a", "style": "ColwiseParallel", "input_layouts": "X"}])"); }).find("\"X\" is no placement"),
+  EXPECT_NE(error_of([] {
+              mt::ParallelizePlan::from_json(R"([{"modules": "a", "style": "Diagonal"}])");
+            }).find("not known\n  style: Diagonal"),
             std::string::npos);
-  EXPECT_NE(error_of([] { mt::ParallelizePlan::from_json("["); }).find("the plan cannot be read"), std::string::npos);
+  EXPECT_NE(error_of([] {
+              mt::ParallelizePlan::from_json(
+                  R"([{"modules": "a", "style": "ColwiseParallel", "input_layouts": "X"}])");
+            }).find("\"X\" is no placement"),
+            std::string::npos);
+  EXPECT_NE(error_of([] { mt::ParallelizePlan::from_json("["); }).find("the plan cannot be read"),
+            std::string::npos);
 }
 
 TEST(CommDebug, CountsByModuleForwardAndBackward) {
@@ -149,7 +180,8 @@ TEST(CommDebug, CountsByModuleForwardAndBackward) {
     EXPECT_EQ(count("Stack.layers.1.down", true), 0);
     EXPECT_EQ(count("Stack.layers.1.up", false), 0);
     EXPECT_EQ(count("Stack.layers.1.up", true), 1);
-    EXPECT_NE(comm.module_table().find("Stack.layers.2.up    backward"), std::string::npos) << comm.module_table();
+    EXPECT_NE(comm.module_table().find("Stack.layers.2.up    backward"), std::string::npos)
+        << comm.module_table();
     EXPECT_NE(comm.json().find("\"Stack.layers.2.up\""), std::string::npos);
   });
 }
@@ -177,14 +209,16 @@ TEST(VisualizeSharding, DrawsOneTwoAndMoreDims) {
               "+--------+--------+--------+--------+\n"
               "| rank 0 | rank 1 | rank 2 | rank 3 |\n"
               "+--------+--------+--------+--------+\n");
-    EXPECT_EQ(body(mt::visualize_sharding(mt::distribute_tensor(torch::ones({4, 6}), grid, {Replicate(), Shard(1)}))),
+    EXPECT_EQ(body(mt::visualize_sharding(
+                  mt::distribute_tensor(torch::ones({4, 6}), grid, {Replicate(), Shard(1)}))),
               "     0:3         3:6\n"
               "   +-----------+-----------+\n"
               "0:4| rank 0, 2 | rank 1, 3 |\n"
               "   +-----------+-----------+\n");
     const mt::DTensor cube = mt::distribute_tensor(torch::ones({4, 6, 2}), grid, {Shard(0), Shard(2)});
     EXPECT_EQ(body(mt::visualize_sharding(cube)),
-              "[0:2, 0:6, 0:1]  rank 0\n[0:2, 0:6, 1:2]  rank 1\n[2:4, 0:6, 0:1]  rank 2\n[2:4, 0:6, 1:2]  rank 3\n");
+              "[0:2, 0:6, 0:1]  rank 0\n[0:2, 0:6, 1:2]  rank 1\n[2:4, 0:6, 0:1]  rank 2\n[2:4, 0:6, 1:2]  "
+              "rank 3\n");
     EXPECT_NE(mt::visualize_sharding_svg(cube).find("rank 3</text>"), std::string::npos);
     EXPECT_NE(mt::visualize_sharding_html(cube).find("</svg>"), std::string::npos);
   });
