@@ -179,7 +179,8 @@ TEST_F(CommDebugCounts, WritesJson) {
       "bytes_sent": 8,
       "seconds": time
     }
-  }
+  },
+  "modules": {}
 })");
 }
 
