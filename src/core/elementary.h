@@ -2,8 +2,8 @@
 // torch.
 //
 // The C library's functions differ in the last bit from one processor to the next (it picks variants with
-// fused multiply-add), and ranks on different machines must draw equal numbers. Relative errors are below
-// 4e-16. Compile users of this header with -ffp-contract=off.
+// fused multiply-add), and ranks on different machines must draw equal numbers. Errors are below
+// 1e-15. Compile users of this header with -ffp-contract=off.
 #pragma once
 
 #include <bit>
