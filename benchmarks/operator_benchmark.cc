@@ -12,13 +12,18 @@ struct Inputs {
   torch::Tensor a, b, x, w;
 };
 
-Inputs plain() { return {torch::randn({8, 16}), torch::randn({8, 16}), torch::randn({8, 16}), torch::randn({16, 4})}; }
+Inputs plain() {
+  return {torch::randn({8, 16}), torch::randn({8, 16}), torch::randn({8, 16}), torch::randn({16, 4})};
+}
 
 Inputs distributed() {
   const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2});
-  const auto split = [&](const torch::Tensor& local, const mt::Placement& p) { return mt::DTensor::from_local(local, mesh, {p}); };
+  const auto split = [&](const torch::Tensor& local, const mt::Placement& p) {
+    return mt::DTensor::from_local(local, mesh, {p});
+  };
   const Inputs local = plain();
-  return {split(local.a, mt::Shard(0)), split(local.b, mt::Shard(0)), split(local.x, mt::Shard(0)), split(local.w, mt::Replicate())};
+  return {split(local.a, mt::Shard(0)), split(local.b, mt::Shard(0)), split(local.x, mt::Shard(0)),
+          split(local.w, mt::Replicate())};
 }
 
 using Operator = void (*)(const Inputs&);
@@ -41,8 +46,8 @@ void sum(const Inputs& in) { benchmark::DoNotOptimize(in.a.sum()); }
 int main(int argc, char** argv) {
   torch::set_num_threads(1);
   mt::init_process_group({.backend = "fake", .rank = 0, .world_size = 2});
-  const std::pair<const char*, Operator> operators[] = {{"add", add},   {"mm", mm},     {"relu", relu},
-                                                        {"add_", add_in_place}, {"view", view}, {"sum", sum}};
+  const std::pair<const char*, Operator> operators[] = {
+      {"add", add}, {"mm", mm}, {"relu", relu}, {"add_", add_in_place}, {"view", view}, {"sum", sum}};
   for (const auto& [name, op] : operators) {
     benchmark::RegisterBenchmark((std::string(name) + "/plain").c_str(), run, op, plain);
     benchmark::RegisterBenchmark((std::string(name) + "/distributed").c_str(), run, op, distributed);

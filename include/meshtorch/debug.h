@@ -85,11 +85,12 @@ class CommDebugMode {
   const CommCounts& get_comm_counts() const;
   std::int64_t get_total_counts() const { return get_comm_counts().total(); }
 
-  // The counts by module, as "Net", "Net.layers.0.attn", …: modules that can have hooks (see module_hooks.h), below the outermost one
-  // that ran, whose class gives the first part.
+  // The counts by module, as "Net", "Net.layers.0.attn", …: modules that can have hooks (see module_hooks.h),
+  // below the outermost one that ran, whose class gives the first part.
   const std::map<std::string, ModuleCommCounts>& get_module_counts() const;
 
-  // A table for people, and the same for programs. The first is of all together, the second by module, forward and backward apart.
+  // A table for people, and the same for programs. The first is of all together, the second by module,
+  // forward and backward apart.
   std::string table() const;
   std::string module_table() const;
   std::string json() const;

@@ -26,7 +26,8 @@ struct DTensorSpec {
 };
 
 struct FromLocalOptions {
-  // Exchange sizes: finds the global shape of unequal shards, and refuses, on every rank, shards that do not fit the placements.
+  // Exchange sizes: finds the global shape of unequal shards, and refuses, on every rank, shards that do not
+  // fit the placements.
   bool run_check = false;
   // The global shape and strides. Without them shards are taken as equal, and nothing is communicated.
   std::optional<std::vector<std::int64_t>> shape = std::nullopt;
@@ -36,7 +37,8 @@ struct FromLocalOptions {
 };
 
 struct ToLocalOptions {
-  // How the gradient of the local tensor lies. Default: like the tensor, replicated where it is a pending reduction.
+  // How the gradient of the local tensor lies. Default: like the tensor, replicated where it is a pending
+  // reduction.
   std::optional<Placements> grad_placements = std::nullopt;
 };
 
@@ -50,7 +52,8 @@ struct RedistributeOptions {
 
 bool is_dtensor(const at::Tensor& tensor);
 
-// A handle to a tensor that is distributed. It is the at::Tensor itself: there is no second object to keep in step.
+// A handle to a tensor that is distributed. It is the at::Tensor itself: there is no second object to keep in
+// step.
 class DTensor : public at::Tensor {
  public:
   // Throws ValueError if the tensor is not distributed.
@@ -65,7 +68,8 @@ class DTensor : public at::Tensor {
   at::Tensor full_tensor(const ToLocalOptions& options = {}) const;
   // The same tensor, lying as `placements` say. Differentiable.
   DTensor redistribute(const Placements& placements, const RedistributeOptions& options = {}) const;
-  DTensor redistribute(const DeviceMesh& mesh, const Placements& placements, const RedistributeOptions& options = {}) const;
+  DTensor redistribute(const DeviceMesh& mesh, const Placements& placements,
+                       const RedistributeOptions& options = {}) const;
 
   const Placements& placements() const;
   DeviceMesh device_mesh() const;
@@ -76,8 +80,8 @@ class DTensor : public at::Tensor {
 std::ostream& operator<<(std::ostream& out, const DTensor& tensor);
 
 struct DistributeOptions {
-  // The rank of each group, along each axis, whose data counts; the others' is ignored. None: every rank's own data is taken as it is,
-  // and nothing is communicated.
+  // The rank of each group, along each axis, whose data counts; the others' is ignored. None: every rank's
+  // own data is taken as it is, and nothing is communicated.
   std::optional<int> src_data_rank = 0;
 };
 
@@ -95,10 +99,12 @@ DTensor zeros(const std::vector<std::int64_t>& size, const DeviceMesh& mesh, con
               const at::TensorOptions& options = {});
 DTensor ones(const std::vector<std::int64_t>& size, const DeviceMesh& mesh, const Placements& placements,
              const at::TensorOptions& options = {});
-DTensor full(const std::vector<std::int64_t>& size, const at::Scalar& value, const DeviceMesh& mesh, const Placements& placements,
-             const at::TensorOptions& options = {});
+DTensor full(const std::vector<std::int64_t>& size, const at::Scalar& value, const DeviceMesh& mesh,
+             const Placements& placements, const at::TensorOptions& options = {});
 // 0 … end - 1.
-DTensor arange(std::int64_t end, const DeviceMesh& mesh, const Placements& placements, const at::TensorOptions& options = {});
-DTensor eye(std::int64_t n, const DeviceMesh& mesh, const Placements& placements, const at::TensorOptions& options = {});
+DTensor arange(std::int64_t end, const DeviceMesh& mesh, const Placements& placements,
+               const at::TensorOptions& options = {});
+DTensor eye(std::int64_t n, const DeviceMesh& mesh, const Placements& placements,
+            const at::TensorOptions& options = {});
 
 }  // namespace meshtorch

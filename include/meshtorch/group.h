@@ -1,4 +1,5 @@
-// A group of ranks: the default one, one axis of a mesh, a list of ranks, or a c10d::ProcessGroup of the user's.
+// A group of ranks: the default one, one axis of a mesh, a list of ranks, or a c10d::ProcessGroup of the
+// user's.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

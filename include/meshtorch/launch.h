@@ -29,8 +29,8 @@ class RankError : public std::runtime_error {
   std::exception_ptr cause_;
 };
 
-// Runs fn(0) … fn(world_size - 1), each in a thread that is a rank of the `threads` backend, and returns when all have. If one
-// throws, the others are stopped at their next collective and RankError is thrown here.
+// Runs fn(0) … fn(world_size - 1), each in a thread that is a rank of the `threads` backend, and returns when
+// all have. If one throws, the others are stopped at their next collective and RankError is thrown here.
 void spawn(int world_size, const std::function<void(int rank)>& fn, const SpawnOptions& options = {});
 
 }  // namespace meshtorch

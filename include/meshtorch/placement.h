@@ -69,8 +69,8 @@ constexpr Placement Shard(std::int64_t dim) {
   return p;
 }
 
-// Split along `dim` in an order other than left to right: the dim is cut into `split_factor` pieces, each is split over the
-// axis, and a rank holds its part of every piece. FSDP over tensor parallelism needs it.
+// Split along `dim` in an order other than left to right: the dim is cut into `split_factor` pieces, each is
+// split over the axis, and a rank holds its part of every piece. FSDP over tensor parallelism needs it.
 Placement StridedShard(std::int64_t dim, std::int64_t split_factor);
 
 // The whole tensor on every rank of the axis.

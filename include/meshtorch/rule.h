@@ -7,8 +7,8 @@ namespace meshtorch {
 
 class DeviceMesh;
 
-// What happens when an operator that has no rule meets split tensors. It runs on the whole tensors on every rank, and the result is right
-// and replicated: warn says so once for each operator, error throws instead.
+// What happens when an operator that has no rule meets split tensors. It runs on the whole tensors on every
+// rank, and the result is right and replicated: warn says so once for each operator, error throws instead.
 enum class FallbackPolicy : std::uint8_t { warn, error, silent };
 
 // For all ranks of the process. The default is warn.

@@ -9,7 +9,8 @@ namespace {
 
 class FunctionNode : public torch::autograd::Node {
  public:
-  FunctionNode(std::string name, TensorMap backward) : name_(std::move(name)), backward_(std::move(backward)) {}
+  FunctionNode(std::string name, TensorMap backward)
+      : name_(std::move(name)), backward_(std::move(backward)) {}
 
   std::string name() const override { return name_; }
 
@@ -28,8 +29,8 @@ class FunctionNode : public torch::autograd::Node {
 
 }  // namespace
 
-std::vector<at::Tensor> differentiable(const char* name, const std::vector<at::Tensor>& inputs, const TensorMap& forward,
-                                       const TensorMap& backward) {
+std::vector<at::Tensor> differentiable(const char* name, const std::vector<at::Tensor>& inputs,
+                                       const TensorMap& forward, const TensorMap& backward) {
   std::vector<at::Tensor> outputs;
   {
     const at::NoGradGuard no_grad;
@@ -48,9 +49,12 @@ std::vector<at::Tensor> differentiable(const char* name, const std::vector<at::T
   return outputs;
 }
 
-at::Tensor differentiable(const char* name, const at::Tensor& input, const std::function<at::Tensor(const at::Tensor&)>& forward,
+at::Tensor differentiable(const char* name, const at::Tensor& input,
+                          const std::function<at::Tensor(const at::Tensor&)>& forward,
                           const std::function<at::Tensor(const at::Tensor&)>& backward) {
-  const TensorMap forward_all = [&](const std::vector<at::Tensor>& in) { return std::vector<at::Tensor>{forward(in[0])}; };
+  const TensorMap forward_all = [&](const std::vector<at::Tensor>& in) {
+    return std::vector<at::Tensor>{forward(in[0])};
+  };
   const TensorMap backward_all = [backward](const std::vector<at::Tensor>& gradients) {
     return std::vector<at::Tensor>{gradients[0].defined() ? backward(gradients[0]) : at::Tensor()};
   };

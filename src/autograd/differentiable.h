@@ -10,13 +10,15 @@ namespace meshtorch {
 
 using TensorMap = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
-// Runs `forward` on the inputs and records `backward` as its derivative: from the gradients of all outputs (undefined where none
-// came) to those of all inputs. If backward is built from differentiable functions, so is the result, any number of times.
-std::vector<at::Tensor> differentiable(const char* name, const std::vector<at::Tensor>& inputs, const TensorMap& forward,
-                                       const TensorMap& backward);
+// Runs `forward` on the inputs and records `backward` as its derivative: from the gradients of all outputs
+// (undefined where none came) to those of all inputs. If backward is built from differentiable functions, so
+// is the result, any number of times.
+std::vector<at::Tensor> differentiable(const char* name, const std::vector<at::Tensor>& inputs,
+                                       const TensorMap& forward, const TensorMap& backward);
 
 // The same for one input and one output; backward is not called without a gradient.
-at::Tensor differentiable(const char* name, const at::Tensor& input, const std::function<at::Tensor(const at::Tensor&)>& forward,
+at::Tensor differentiable(const char* name, const at::Tensor& input,
+                          const std::function<at::Tensor(const at::Tensor&)>& forward,
                           const std::function<at::Tensor(const at::Tensor&)>& backward);
 
 }  // namespace meshtorch

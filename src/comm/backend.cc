@@ -15,16 +15,17 @@ std::string group_name(const std::vector<std::int64_t>& ranks) {
   return name;
 }
 
-c10::intrusive_ptr<c10d::Backend> make_threads_backend(const World& world, const std::vector<std::int64_t>& ranks,
-                                                       int rank) {
+c10::intrusive_ptr<c10d::Backend> make_threads_backend(const World& world,
+                                                       const std::vector<std::int64_t>& ranks, int rank) {
   const std::vector<int> members(ranks.begin(), ranks.end());
-  return c10::make_intrusive<ThreadsBackend>(world.threads, world.threads->meeting(members), rank, world.timeout);
+  return c10::make_intrusive<ThreadsBackend>(world.threads, world.threads->meeting(members), rank,
+                                             world.timeout);
 }
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const World& world, const std::vector<std::int64_t>& ranks,
-                                                          int rank) {
+c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const World& world,
+                                                          const std::vector<std::int64_t>& ranks, int rank) {
   using c10d::ProcessGroup;
   const int size = static_cast<int>(ranks.size());
   const std::string name = group_name(ranks);
@@ -52,11 +53,13 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const World& world, co
 
 void check_backend(const std::string& backend) {
   const bool is_known = backend == "threads" || backend == "gloo" || backend == "fake" || backend == "nccl";
-  TORCH_CHECK_VALUE(is_known, "meshtorch: unknown backend \"", backend, "\"\n  do: use threads, gloo, fake or nccl");
+  TORCH_CHECK_VALUE(is_known, "meshtorch: unknown backend \"", backend,
+                    "\"\n  do: use threads, gloo, fake or nccl");
 #ifndef USE_C10D_NCCL
-  TORCH_CHECK_NOT_IMPLEMENTED(backend != "nccl",
-                              "meshtorch: backend nccl needs a LibTorch built with CUDA, and this one is not\n  do: use "
-                              "gloo, or install the CUDA build of LibTorch");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      backend != "nccl",
+      "meshtorch: backend nccl needs a LibTorch built with CUDA, and this one is not\n  do: use "
+      "gloo, or install the CUDA build of LibTorch");
 #endif
 }
 

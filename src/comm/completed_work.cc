@@ -8,7 +8,9 @@ namespace {
 
 class CompletedWork : public c10d::Work {
  public:
-  CompletedWork(int rank, std::vector<at::Tensor> results) : Work(rank), results_(std::move(results)) { finish(); }
+  CompletedWork(int rank, std::vector<at::Tensor> results) : Work(rank), results_(std::move(results)) {
+    finish();
+  }
   bool isCompleted() override { return true; }
   bool isSuccess() const override { return true; }
   bool wait(std::chrono::milliseconds) override { return true; }

@@ -1,4 +1,5 @@
-// The `fake` backend: any world size, no communication; results have the right shapes and this rank's own data.
+// The `fake` backend: any world size, no communication; results have the right shapes and this rank's own
+// data.
 #include <ATen/ATen.h>
 
 #include "comm/backend.h"
@@ -32,7 +33,8 @@ class FakeBackend : public c10d::Backend {
     fill(output, input);
     return done({output});
   }
-  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions&) override {
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions&) override {
     for (std::size_t i = 0; i < outputs.size(); ++i) fill(outputs[i], inputs[i]);
     return done(outputs);
   }
@@ -54,7 +56,8 @@ class FakeBackend : public c10d::Backend {
     fill(outputs.at(0), inputs.at(0).at(static_cast<std::size_t>(rank_)));
     return done(outputs);
   }
-  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions&) override {
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions&) override {
     fill(output, input);
     return done({output});
   }

@@ -22,8 +22,9 @@ bool meets_on_loopback() {
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const World& world, const c10::intrusive_ptr<c10d::Store>& store,
-                                                    int rank, int size) {
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const World& world,
+                                                    const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                    int size) {
   using c10d::ProcessGroupGloo;
   auto options = ProcessGroupGloo::Options::create(world.timeout);
   if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"); interface != nullptr && *interface != '\0') {

@@ -11,8 +11,9 @@ namespace meshtorch {
 
 #ifdef USE_C10D_NCCL
 
-c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const World& world, const c10::intrusive_ptr<c10d::Store>& store,
-                                                    int rank, int size) {
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const World& world,
+                                                    const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                    int size) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = world.timeout;
   return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
@@ -22,7 +23,8 @@ std::string default_backend() { return at::hasCUDA() ? "nccl" : "gloo"; }
 
 #else
 
-c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const World&, const c10::intrusive_ptr<c10d::Store>&, int, int) {
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const World&, const c10::intrusive_ptr<c10d::Store>&, int,
+                                                    int) {
   return {};
 }
 

@@ -16,8 +16,9 @@ struct Meeting {
   c10::intrusive_ptr<c10d::Store> store;
 };
 
-// Reads the options and the environment, checks that they agree, and connects to the store. With `needs_store` false nothing
-// is connected and no address is needed. Throws an error that names the variable or the part of the address at fault.
+// Reads the options and the environment, checks that they agree, and connects to the store. With
+// `needs_store` false nothing is connected and no address is needed. Throws an error that names the variable
+// or the part of the address at fault.
 Meeting rendezvous(const InitOptions& options, bool needs_store);
 
 }  // namespace meshtorch

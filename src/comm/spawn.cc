@@ -30,7 +30,9 @@ int threads_for_each(int world_size) {
 }  // namespace
 
 RankError::RankError(int rank, const std::string& what, std::exception_ptr cause)
-    : std::runtime_error("rank " + std::to_string(rank) + ": " + what), rank_(rank), cause_(std::move(cause)) {}
+    : std::runtime_error("rank " + std::to_string(rank) + ": " + what),
+      rank_(rank),
+      cause_(std::move(cause)) {}
 
 void spawn(int world_size, const std::function<void(int rank)>& fn, const SpawnOptions& options) {
   TORCH_CHECK_VALUE(world_size >= 1, "meshtorch: spawn needs at least 1 rank, not ", world_size);

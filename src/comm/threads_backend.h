@@ -1,4 +1,5 @@
-// The `threads` backend: collectives of thread ranks through shared memory, each rank writing only its own results.
+// The `threads` backend: collectives of thread ranks through shared memory, each rank writing only its own
+// results.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -32,7 +33,8 @@ class ThreadsBackend : public c10d::Backend {
                                           const c10d::AllgatherOptions& opts) override;
   WorkPtr gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) override;
   WorkPtr scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& opts) override;
-  WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                         const c10d::ReduceScatterOptions& opts) override;
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const c10d::ReduceScatterOptions& opts) override;
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -56,7 +58,8 @@ class ThreadsBackend : public c10d::Backend {
                const std::function<void(const Peers&)>& body);
   // Like meet, with a second part that runs when every rank has finished the first.
   WorkPtr meet(const char* name, const std::string& signature, Arguments arguments,
-               const std::function<void(const Peers&)>& body, const std::function<void(const Peers&)>& after_all);
+               const std::function<void(const Peers&)>& body,
+               const std::function<void(const Peers&)>& after_all);
 
   std::shared_ptr<ThreadWorld> world_;
   std::shared_ptr<ThreadMeeting> meeting_;

@@ -8,7 +8,8 @@
 namespace meshtorch {
 namespace {
 
-constexpr std::array<std::string_view, 8> kReduceOpNames{"sum", "avg", "product", "min", "max", "band", "bor", "bxor"};
+constexpr std::array<std::string_view, 8> kReduceOpNames{"sum", "avg",  "product", "min",
+                                                         "max", "band", "bor",     "bxor"};
 
 }  // namespace
 
@@ -39,8 +40,8 @@ Placement StridedShard(std::int64_t dim, std::int64_t split_factor) {
 Placement Placement::normalized(std::int64_t rank) const {
   if (!is_shard()) return *this;
   if (dim_ < -rank || dim_ >= rank) {
-    throw std::out_of_range("meshtorch: " + to_string() + " splits dim " + std::to_string(dim_) + ", but the tensor has " +
-                            std::to_string(rank) + (rank == 1 ? " dim" : " dims"));
+    throw std::out_of_range("meshtorch: " + to_string() + " splits dim " + std::to_string(dim_) +
+                            ", but the tensor has " + std::to_string(rank) + (rank == 1 ? " dim" : " dims"));
   }
   Placement p = *this;
   if (p.dim_ < 0) p.dim_ += static_cast<std::int32_t>(rank);
@@ -67,12 +68,15 @@ std::string to_string(const Placements& placements) {
   return text + "]";
 }
 
-std::ostream& operator<<(std::ostream& out, const Placement& placement) { return out << placement.to_string(); }
+std::ostream& operator<<(std::ostream& out, const Placement& placement) {
+  return out << placement.to_string();
+}
 std::ostream& operator<<(std::ostream& out, ReduceOp op) { return out << to_string(op); }
 
 std::size_t hash_value(const Placement& p) {
   const auto kind = static_cast<std::size_t>(p.kind());
-  const auto detail = p.is_partial() ? static_cast<std::size_t>(p.reduce_op()) : static_cast<std::size_t>(p.dim() + 64);
+  const auto detail =
+      p.is_partial() ? static_cast<std::size_t>(p.reduce_op()) : static_cast<std::size_t>(p.dim() + 64);
   return kind + 4 * (detail + 1024 * static_cast<std::size_t>(p.split_factor()));
 }
 

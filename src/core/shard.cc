@@ -40,7 +40,8 @@ Range chunk(std::int64_t size, std::int64_t parts, std::int64_t index) {
   return {begin, std::min(begin + step, size) - begin};
 }
 
-std::vector<Range> split(const std::vector<Range>& whole, const Placement& p, std::int64_t extent, std::int64_t index) {
+std::vector<Range> split(const std::vector<Range>& whole, const Placement& p, std::int64_t extent,
+                         std::int64_t index) {
   std::vector<Range> held;
   const std::int64_t size = total(whole);
   for (std::int64_t piece = 0; piece < p.split_factor(); ++piece) {
@@ -51,8 +52,8 @@ std::vector<Range> split(const std::vector<Range>& whole, const Placement& p, st
   return held;
 }
 
-std::vector<Range> held_ranges(std::int64_t size, std::int64_t dim, const Placements& placements, const Shape& mesh,
-                               const Shape& coordinate) {
+std::vector<Range> held_ranges(std::int64_t size, std::int64_t dim, const Placements& placements,
+                               const Shape& mesh, const Shape& coordinate) {
   std::vector<Range> held;
   append(held, {0, size});
   for (std::size_t axis = 0; axis < placements.size(); ++axis) {
@@ -61,11 +62,13 @@ std::vector<Range> held_ranges(std::int64_t size, std::int64_t dim, const Placem
   return held;
 }
 
-Shape local_shape(const Shape& global, const Placements& placements, const Shape& mesh, const Shape& coordinate) {
+Shape local_shape(const Shape& global, const Placements& placements, const Shape& mesh,
+                  const Shape& coordinate) {
   Shape local = global;
   for (std::size_t dim = 0; dim < global.size(); ++dim) {
     const auto d = static_cast<std::int64_t>(dim);
-    const bool is_split = std::any_of(placements.begin(), placements.end(), [&](const Placement& p) { return p.is_shard(d); });
+    const bool is_split =
+        std::any_of(placements.begin(), placements.end(), [&](const Placement& p) { return p.is_shard(d); });
     if (is_split) local[dim] = total(held_ranges(global[dim], d, placements, mesh, coordinate));
   }
   return local;

@@ -210,6 +210,8 @@ void CommDebugMode::stop() { deactivate(state_); }
 
 const CommCounts& CommDebugMode::get_comm_counts() const { return state_->counts; }
 
-const std::map<std::string, ModuleCommCounts>& CommDebugMode::get_module_counts() const { return state_->modules; }
+const std::map<std::string, ModuleCommCounts>& CommDebugMode::get_module_counts() const {
+  return state_->modules;
+}
 
 }  // namespace meshtorch

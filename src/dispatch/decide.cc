@@ -1,4 +1,5 @@
-// Decides how a call runs: finds the rule, binds it, chooses the cheapest option, and says what the local call needs changed.
+// Decides how a call runs: finds the rule, binds it, chooses the cheapest option, and says what the local
+// call needs changed.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -13,8 +14,13 @@ namespace {
 
 class Decider {
  public:
-  Decider(const OperatorInfo& info, const Operands& operands, c10::ArrayRef<c10::IValue> arguments, MeshImpl& mesh)
-      : info_(info), operands_(operands), arguments_(arguments), mesh_(mesh), call_(info, operands, arguments) {}
+  Decider(const OperatorInfo& info, const Operands& operands, c10::ArrayRef<c10::IValue> arguments,
+          MeshImpl& mesh)
+      : info_(info),
+        operands_(operands),
+        arguments_(arguments),
+        mesh_(mesh),
+        call_(info, operands, arguments) {}
 
   std::shared_ptr<Decision> run() {
     decision_->shapes = run_on_shapes();
@@ -24,15 +30,15 @@ class Decider {
   }
 
  private:
-  // Runs the operator on the global shapes alone, where LibTorch can: wrong arguments are found before anything is sent, and the strides of
-  // the results become known.
+  // Runs the operator on the global shapes alone, where LibTorch can: wrong arguments are found before
+  // anything is sent, and the strides of the results become known.
   std::vector<at::Tensor> run_on_shapes() const {
     if (info_.writes || !info_.op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) return {};
     torch::jit::Stack stack(arguments_.begin(), arguments_.end());
     for (const Operand& operand : operands_) {
       if (operand.element >= 0) return {};
-      stack[operand.argument] =
-          at::empty_strided(operand.tensor.sizes(), operand.tensor.strides(), operand.tensor.options().device(at::kMeta));
+      stack[operand.argument] = at::empty_strided(operand.tensor.sizes(), operand.tensor.strides(),
+                                                  operand.tensor.options().device(at::kMeta));
     }
     try {
       info_.op.callBoxed(&stack);
@@ -91,7 +97,8 @@ class Decider {
       const Operand& operand = operands_[o];
       Placements placements = placements_of(operand);
       const auto& only_shape = use_->shape_only;
-      if (std::find(only_shape.begin(), only_shape.end(), info_.arguments[operand.argument].name) != only_shape.end()) {
+      if (std::find(only_shape.begin(), only_shape.end(), info_.arguments[operand.argument].name) !=
+          only_shape.end()) {
         for (Placement& p : placements) {
           if (p.is_partial()) p = Replicate();
         }
@@ -117,9 +124,11 @@ class Decider {
     return wanted;
   }
 
-  // The operand that result number `result` of the functional operator is written to, null if it is a new tensor.
+  // The operand that result number `result` of the functional operator is written to, null if it is a new
+  // tensor.
   const Operand* written_by(std::size_t result, int element) const {
-    const int argument = result < info_.returned_argument.size() ? info_.returned_argument[result] : written_argument(result);
+    const int argument =
+        result < info_.returned_argument.size() ? info_.returned_argument[result] : written_argument(result);
     for (const Operand& operand : operands_) {
       if (static_cast<int>(operand.argument) == argument && operand.element == element) return &operand;
     }
@@ -135,7 +144,8 @@ class Decider {
     return -1;
   }
 
-  // True if the last rank of each axis, whose part is the smallest, has elements of every tensor that has any.
+  // True if the last rank of each axis, whose part is the smallest, has elements of every tensor that has
+  // any.
   bool leaves_no_shard_empty(const Choice& choice) const {
     Shape last = mesh_.shape();
     for (std::int64_t& index : last) --index;
@@ -156,11 +166,13 @@ class Decider {
       if (choice.operands[i] == situation.operands[i]) continue;
       decision_->moves[order_[i]] = mesh_.layout(choice.operands[i]);
     }
-    for (const Placements& placements : choice.results) decision_->results.push_back({mesh_.layout(placements), {}, {}});
+    for (const Placements& placements : choice.results)
+      decision_->results.push_back({mesh_.layout(placements), {}, {}});
     decision_->bound = bound_;
     decision_->why = "rule " + use_->rule.to_string();
     for (const Option& option : choice.options) decision_->why += "\n  " + option.to_string();
-    return std::all_of(use_->changes.begin(), use_->changes.end(), [&](const LocalChange& change) { return apply(change, choice); });
+    return std::all_of(use_->changes.begin(), use_->changes.end(),
+                       [&](const LocalChange& change) { return apply(change, choice); });
   }
 
   bool apply(const LocalChange& change, const Choice& choice) {
@@ -187,7 +199,8 @@ class Decider {
     for (std::size_t dim = 0; dim < global.size(); ++dim) {
       if (global[dim] < 0) global[dim] = asked[dim];
     }
-    decision_->replaced.emplace_back(index, local_shape(global, choice.results[0], mesh_.shape(), coordinate_in(mesh_)));
+    decision_->replaced.emplace_back(
+        index, local_shape(global, choice.results[0], mesh_.shape(), coordinate_in(mesh_)));
     return true;
   }
 
@@ -203,8 +216,9 @@ class Decider {
     const Factor* factor = factor_named(name);
     if (factor == nullptr || factor->sites.empty()) return std::nullopt;
     const Site& site = factor->sites[0];
-    const auto held = held_ranges(factor->size, site.dim, choice.operands[static_cast<std::size_t>(site.tensor)], mesh_.shape(),
-                                  coordinate_in(mesh_));
+    const auto held =
+        held_ranges(factor->size, site.dim, choice.operands[static_cast<std::size_t>(site.tensor)],
+                    mesh_.shape(), coordinate_in(mesh_));
     if (held.empty()) return Range{0, 0};
     return held.size() == 1 ? std::optional<Range>(held[0]) : std::nullopt;
   }
@@ -214,7 +228,8 @@ class Decider {
     if (factor == nullptr) return false;
     const Site& site = factor->sites.at(0);
     const Placements& placements = choice.operands[static_cast<std::size_t>(site.tensor)];
-    const bool is_split = std::any_of(placements.begin(), placements.end(), [&](const Placement& p) { return p.is_shard(site.dim); });
+    const bool is_split = std::any_of(placements.begin(), placements.end(),
+                                      [&](const Placement& p) { return p.is_shard(site.dim); });
     if (!is_split) return true;
     const auto part = part_of(change.factor, choice);
     if (!part) return false;
@@ -223,7 +238,8 @@ class Decider {
     return true;
   }
 
-  // Always right: every operand whole on every rank, and so is every result. What is written is brought back to where it was.
+  // Always right: every operand whole on every rank, and so is every result. What is written is brought back
+  // to where it was.
   void replicate() {
     decision_->moves.assign(operands_.size(), nullptr);
     decision_->replaced.clear();
@@ -256,8 +272,8 @@ class Decider {
 
 }  // namespace
 
-std::shared_ptr<Decision> decide(const OperatorInfo& info, const Operands& operands, c10::ArrayRef<c10::IValue> arguments,
-                                 MeshImpl& mesh) {
+std::shared_ptr<Decision> decide(const OperatorInfo& info, const Operands& operands,
+                                 c10::ArrayRef<c10::IValue> arguments, MeshImpl& mesh) {
   return Decider(info, operands, arguments, mesh).run();
 }
 

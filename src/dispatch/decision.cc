@@ -5,7 +5,8 @@ namespace meshtorch {
 
 std::size_t DecisionCache::Hash::operator()(const CallKey& key) const {
   std::uint64_t hash = key.size();
-  for (const std::int64_t number : key) hash = (hash ^ static_cast<std::uint64_t>(number)) * 0x9E3779B97F4A7C15ULL;
+  for (const std::int64_t number : key)
+    hash = (hash ^ static_cast<std::uint64_t>(number)) * 0x9E3779B97F4A7C15ULL;
   return hash ^ (hash >> 32U);
 }
 

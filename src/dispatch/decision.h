@@ -1,4 +1,5 @@
-// What was decided about one call: where operands go, how results lie. Kept for the next call that looks the same.
+// What was decided about one call: where operands go, how results lie. Kept for the next call that looks the
+// same.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -41,14 +42,16 @@ struct Decision {
   std::vector<IndexMask> masks;
   // One for each result tensor. Sizes and strides are known when the first local call has returned.
   std::vector<ResultPlan> results;
-  // The rule bound to the call, and the results of a run on shapes alone if there was one, until the results are known.
+  // The rule bound to the call, and the results of a run on shapes alone if there was one, until the results
+  // are known.
   std::shared_ptr<const BoundRule> bound;
   std::vector<at::Tensor> shapes;
   // For explain(): the rule and the choice, in words.
   std::string why;
 };
 
-// A call as numbers: the operator, each tensor's layout, type, sizes and strides, and the arguments that matter.
+// A call as numbers: the operator, each tensor's layout, type, sizes and strides, and the arguments that
+// matter.
 using CallKey = c10::SmallVector<std::int64_t, 96>;
 
 // Bounded: when full it is emptied, since programs repeat few calls many times and refill it at once.

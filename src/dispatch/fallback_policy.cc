@@ -21,8 +21,10 @@ FallbackPolicy fallback_policy() { return policy; }
 
 void note_replicated_operator(const std::string& name, std::int64_t gathered_bytes) {
   const FallbackPolicy now = policy;
-  TORCH_CHECK_NOT_IMPLEMENTED(now != FallbackPolicy::error, "meshtorch: `aten::", name, "` has no rule, and the fallback policy is error\n  it would gather ",
-                              gathered_bytes, " bytes on every rank\n  do: register a rule, or set_fallback_policy(FallbackPolicy::warn)");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      now != FallbackPolicy::error, "meshtorch: `aten::", name,
+      "` has no rule, and the fallback policy is error\n  it would gather ", gathered_bytes,
+      " bytes on every rank\n  do: register a rule, or set_fallback_policy(FallbackPolicy::warn)");
   if (now == FallbackPolicy::silent) return;
   static std::mutex mutex;
   static std::set<std::string> said;

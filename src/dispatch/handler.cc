@@ -33,7 +33,8 @@ void append_number(CallKey& key, const c10::IValue& value) {
   } else if (value.isString()) {
     key.push_back(static_cast<std::int64_t>(std::hash<std::string_view>()(value.toStringView())));
   } else {
-    TORCH_INTERNAL_ASSERT(false, "an argument of type ", value.tagKind(), " cannot stand in the key of a call");
+    TORCH_INTERNAL_ASSERT(false, "an argument of type ", value.tagKind(),
+                          " cannot stand in the key of a call");
   }
 }
 
@@ -119,32 +120,39 @@ void Handler::collect(const at::Tensor& tensor, std::size_t argument_index, int 
   } else if (mesh_ == nullptr) {
     mesh_ = meta->layout->mesh;
   } else {
-    TORCH_CHECK_VALUE(mesh_ == meta->layout->mesh, "meshtorch: `", info_.op.schema().name(), "` got tensors on different meshes\n  argument ",
-                      info_.arguments[argument_index].name, ": ", DeviceMesh(meta->mesh).to_string(), "\n  before it: ",
-                      DeviceMesh(mesh_->shared_from_this()).to_string(), "\n  do: redistribute one of them to the other's mesh");
+    TORCH_CHECK_VALUE(mesh_ == meta->layout->mesh, "meshtorch: `", info_.op.schema().name(),
+                      "` got tensors on different meshes\n  argument ", info_.arguments[argument_index].name,
+                      ": ", DeviceMesh(meta->mesh).to_string(),
+                      "\n  before it: ", DeviceMesh(mesh_->shared_from_this()).to_string(),
+                      "\n  do: redistribute one of them to the other's mesh");
   }
   if (meta != nullptr) is_assumed_ |= meta->is_assumed;
   operands_.push_back({argument_index, element, tensor, meta});
 }
 
-// A plain tensor that passes is equal on all ranks; one that is written becomes distributed itself, replicated, in place.
+// A plain tensor that passes is equal on all ranks; one that is written becomes distributed itself,
+// replicated, in place.
 void Handler::check_plain_operands() {
   for (Operand& operand : operands_) {
     if (operand.meta != nullptr) continue;
     if (operand.tensor.dim() > 0) check_mixing(info_, operand);
     if (!info_.arguments[operand.argument].is_written) continue;
     const at::Tensor local = operand.tensor.detach();
-    const at::Tensor replicated = wrap(local, mesh_->layout(Placements(mesh_->shape().size())), local.sizes(), local.strides());
+    const at::Tensor replicated =
+        wrap(local, mesh_->layout(Placements(mesh_->shape().size())), local.sizes(), local.strides());
     operand.tensor.unsafeGetTensorImpl()->shallow_copy_from(replicated.getIntrusivePtr());
     operand.meta = meta_of(operand.tensor);
   }
 }
 
-void Handler::decompose() { info_.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack_); }
+void Handler::decompose() {
+  info_.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack_);
+}
 
 // squeeze_ and its kin: the functional operator gives the new shape, and the tensor takes it over.
 void Handler::change_shape() {
-  TORCH_CHECK_NOT_IMPLEMENTED(info_.functional, "meshtorch: `", info_.op.schema().name(), "` is not supported on a distributed tensor");
+  TORCH_CHECK_NOT_IMPLEMENTED(info_.functional, "meshtorch: `", info_.op.schema().name(),
+                              "` is not supported on a distributed tensor");
   const at::Tensor self = operands_[0].tensor;
   info_.functional->callBoxed(&stack_);
   adopt(self, stack_.back().toTensor());
@@ -156,7 +164,8 @@ CallKey Handler::key() const {
   key.push_back(reinterpret_cast<std::int64_t>(&info_));
   for (const Operand& operand : operands_) {
     key.push_back(reinterpret_cast<std::int64_t>(operand.meta != nullptr ? operand.meta->layout : nullptr));
-    key.push_back((static_cast<std::int64_t>(operand.argument) << 32) | (static_cast<std::int64_t>(operand.tensor.scalar_type()) << 16) |
+    key.push_back((static_cast<std::int64_t>(operand.argument) << 32) |
+                  (static_cast<std::int64_t>(operand.tensor.scalar_type()) << 16) |
                   (operand.tensor.dim() << 8) | static_cast<std::int64_t>(operand.tensor.device().type()));
     for (const std::int64_t size : operand.tensor.sizes()) key.push_back(size);
     for (const std::int64_t stride : operand.tensor.strides()) key.push_back(stride);
@@ -168,7 +177,8 @@ CallKey Handler::key() const {
 void Handler::run_locally(const Decision& decision) {
   const LocalTensors locals = localize_arguments(decision);
   std::vector<at::Tensor> elsewhere;  // for each mask: which indices are not in this rank's part
-  for (const IndexMask& mask : decision.masks) elsewhere.push_back(apply_mask(mask, argument(mask.table), argument(mask.argument)));
+  for (const IndexMask& mask : decision.masks)
+    elsewhere.push_back(apply_mask(mask, argument(mask.table), argument(mask.argument)));
   (info_.local_op ? *info_.local_op : info_.op).callBoxed(&stack_);
   for (const at::Tensor& outside : elsewhere) clear_rows(stack_.back().toTensor(), outside);
   restore_written(decision, locals);
@@ -188,7 +198,8 @@ Handler::LocalTensors Handler::localize_arguments(const Decision& decision) {
     locals.push_back(std::move(local));
   }
   for (std::size_t i = 0; info_.takes_lists && i < info_.arguments.size(); ++i) {
-    if (info_.arguments[i].kind == ArgumentInfo::Kind::tensor_list && argument(i).isList()) localize_list(i, locals);
+    if (info_.arguments[i].kind == ArgumentInfo::Kind::tensor_list && argument(i).isList())
+      localize_list(i, locals);
   }
   for (const auto& [index, value] : decision.replaced) argument(index) = value;
   return locals;
@@ -217,7 +228,8 @@ void Handler::restore_written(const Decision& decision, const LocalTensors& loca
   if (!info_.writes) return;
   for (const std::size_t i : decision.restores) {
     const DTensorMeta& meta = *operands_[i].meta;
-    const at::Tensor back = redistribute_local(locals[i], operands_[i].tensor.sizes().vec(), *decision.moves[i], *meta.layout);
+    const at::Tensor back =
+        redistribute_local(locals[i], operands_[i].tensor.sizes().vec(), *decision.moves[i], *meta.layout);
     if (!back.is_same(meta.local)) meta.local.copy_(back);
   }
   for (const Operand& operand : operands_) {
@@ -234,7 +246,8 @@ void Handler::wrap_results(const Decision& decision, const torch::jit::Stack& ar
     const std::size_t index = next++;
     const ResultPlan& plan = decision.results[index];
     if (!local.defined()) return local;
-    at::Tensor result = info_.is_view ? wrap_view(std::move(local), plan, operands_[0].tensor, decision.moves[0] != nullptr, info_.op, arguments, index)
+    at::Tensor result = info_.is_view ? wrap_view(std::move(local), plan, operands_[0].tensor,
+                                                  decision.moves[0] != nullptr, info_.op, arguments, index)
                                       : wrap(std::move(local), plan.layout, plan.sizes, plan.strides);
     if (is_assumed_) meta_of(result)->is_assumed = !plan.layout->is_replicated;
     return result;

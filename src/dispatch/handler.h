@@ -68,8 +68,8 @@ class Handler {
 };
 
 // Decides how a call runs; the results' sizes and strides are left open. (decide.cc)
-std::shared_ptr<Decision> decide(const OperatorInfo& info, const Operands& operands, c10::ArrayRef<c10::IValue> arguments,
-                                 MeshImpl& mesh);
+std::shared_ptr<Decision> decide(const OperatorInfo& info, const Operands& operands,
+                                 c10::ArrayRef<c10::IValue> arguments, MeshImpl& mesh);
 // Fills in the results' sizes and strides from the local results. (decide.cc)
 void complete(Decision& decision, MeshImpl& mesh, const std::vector<at::Tensor>& local_results);
 

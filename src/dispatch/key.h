@@ -5,8 +5,8 @@
 
 namespace meshtorch {
 
-// Below autograd, above the backends, and free in LibTorch 2.13. A later LibTorch may take it: this is the one place to change,
-// with the registration in dispatch/fallback.cc.
+// Below autograd, above the backends, and free in LibTorch 2.13. A later LibTorch may take it: this is the
+// one place to change, with the registration in dispatch/fallback.cc.
 constexpr c10::DispatchKey kMeshKey = c10::DispatchKey::Fake;
 
 // Above autograd, free too: tells that a composite operator is running. Registered in dispatch/composite.cc.

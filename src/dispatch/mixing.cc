@@ -34,7 +34,8 @@ void run_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torc
 
 // For the operators whose derivative is a plain zero in LibTorch's formulas.
 void run_guarded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  for (auto value = stack->end() - static_cast<std::ptrdiff_t>(op.schema().arguments().size()); value != stack->end(); ++value) {
+  for (auto value = stack->end() - static_cast<std::ptrdiff_t>(op.schema().arguments().size());
+       value != stack->end(); ++value) {
     if (value->isTensor() && value->toTensor().requires_grad() && meta_of(value->toTensor()) != nullptr) {
       *value = guard_gradient(value->toTensor());
     }
@@ -49,7 +50,8 @@ void run_taken_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys
 
 // Registers the kernel for every operator that LibTorch decomposes; the others pass by at no cost.
 std::unique_ptr<torch::Library> register_composites() {
-  auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", kCompositeKey, __FILE__, __LINE__);
+  auto library =
+      std::make_unique<torch::Library>(torch::Library::IMPL, "aten", kCompositeKey, __FILE__, __LINE__);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     if (!name.name.starts_with("aten::")) continue;
@@ -57,8 +59,9 @@ std::unique_ptr<torch::Library> register_composites() {
     if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
     std::string full = name.name.substr(6);
     if (!name.overload_name.empty()) full += "." + name.overload_name;
-    library->impl(full.c_str(), is_feature_dropout(*op) ? torch::CppFunction::makeFromBoxedFunction<&run_taken_composite>()
-                                                        : torch::CppFunction::makeFromBoxedFunction<&run_composite>());
+    library->impl(full.c_str(), is_feature_dropout(*op)
+                                    ? torch::CppFunction::makeFromBoxedFunction<&run_taken_composite>()
+                                    : torch::CppFunction::makeFromBoxedFunction<&run_composite>());
   }
   for (const char* name : {"sgn", "copysign.Tensor"}) {
     library->impl(name, torch::CppFunction::makeFromBoxedFunction<&run_guarded>());
@@ -76,10 +79,12 @@ implicit_replication::~implicit_replication() { --implicit_depth; }
 void check_mixing(const OperatorInfo& info, const Operand& operand) {
   const bool is_made_inside = composite_depth > 0 || torch::autograd::get_current_node() != nullptr;
   if (is_made_inside || implicit_depth > 0) return;
-  TORCH_CHECK(false, "meshtorch: `", info.op.schema().name(), "` got a plain tensor beside distributed ones\n  argument ",
-              info.arguments[operand.argument].name, ": a plain tensor of shape ", operand.tensor.sizes(),
-              "\n  do: make it distributed with distribute_tensor, or, if it is equal on all ranks, open a scope: "
-              "implicit_replication scope;");
+  TORCH_CHECK(
+      false, "meshtorch: `", info.op.schema().name(),
+      "` got a plain tensor beside distributed ones\n  argument ", info.arguments[operand.argument].name,
+      ": a plain tensor of shape ", operand.tensor.sizes(),
+      "\n  do: make it distributed with distribute_tensor, or, if it is equal on all ranks, open a scope: "
+      "implicit_replication scope;");
 }
 
 }  // namespace meshtorch

@@ -5,8 +5,9 @@
 
 namespace meshtorch {
 
-// Passes if the plain operand is replicated by construction (made inside a composite operator or a backward formula) or the user asked for
-// implicit replication. Else throws an error that names the operator, the argument and the ways out.
+// Passes if the plain operand is replicated by construction (made inside a composite operator or a backward
+// formula) or the user asked for implicit replication. Else throws an error that names the operator, the
+// argument and the ways out.
 void check_mixing(const OperatorInfo& info, const Operand& operand);
 
 }  // namespace meshtorch

@@ -1,4 +1,5 @@
-// What is known of an operator from its schema, and the pairing of in-place and out= variants with functional operators.
+// What is known of an operator from its schema, and the pairing of in-place and out= variants with functional
+// operators.
 #include "dispatch/operator.h"
 
 #include <ATen/core/enum_tag.h>
@@ -76,7 +77,8 @@ const std::unordered_multimap<std::string, c10::OperatorHandle>& functional_oper
 }
 
 // The operator that takes the same inputs and writes nothing.
-std::optional<c10::OperatorHandle> functional_variant(const OperatorInfo& info, const c10::FunctionSchema& schema) {
+std::optional<c10::OperatorHandle> functional_variant(const OperatorInfo& info,
+                                                      const c10::FunctionSchema& schema) {
   std::vector<const c10::Argument*> inputs;
   for (std::size_t i = 0; i < info.arguments.size(); ++i) {
     if (!info.arguments[i].is_out) inputs.push_back(&schema.arguments()[i]);
@@ -84,8 +86,11 @@ std::optional<c10::OperatorHandle> functional_variant(const OperatorInfo& info, 
   const auto [begin, end] = functional_operators().equal_range(base_name(schema.name()));
   for (auto candidate = begin; candidate != end; ++candidate) {
     const auto& arguments = candidate->second.schema().arguments();
-    const auto same = [](const c10::Argument* a, const c10::Argument& b) { return a->name() == b.name() && *a->type() == *b.type(); };
-    if (arguments.size() == inputs.size() && std::equal(inputs.begin(), inputs.end(), arguments.begin(), same)) {
+    const auto same = [](const c10::Argument* a, const c10::Argument& b) {
+      return a->name() == b.name() && *a->type() == *b.type();
+    };
+    if (arguments.size() == inputs.size() &&
+        std::equal(inputs.begin(), inputs.end(), arguments.begin(), same)) {
       return candidate->second;
     }
   }
@@ -94,7 +99,8 @@ std::optional<c10::OperatorHandle> functional_variant(const OperatorInfo& info, 
 
 }  // namespace
 
-OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle) : op(handle), name(rule_name(handle.operator_name())) {
+OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle)
+    : op(handle), name(rule_name(handle.operator_name())) {
   const c10::FunctionSchema& schema = op.schema();
   for (const c10::Argument& a : schema.arguments()) {
     ArgumentInfo info;
@@ -102,11 +108,13 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle) : op(handle), name
     info.kind = kind_of(*a.type());
     if (info.kind == ArgumentInfo::Kind::tensor_list) {
       const auto* list = a.type()->castRaw<c10::ListType>();
-      info.has_optional_elements = list != nullptr && list->getElementType()->kind() == c10::TypeKind::OptionalType;
+      info.has_optional_elements =
+          list != nullptr && list->getElementType()->kind() == c10::TypeKind::OptionalType;
     }
     info.is_written = a.alias_info() != nullptr && a.alias_info()->isWrite();
     // The schema of batch norm does not say that it updates its statistics.
-    if (name == "native_batch_norm") info.is_written |= info.name == "running_mean" || info.name == "running_var";
+    if (name == "native_batch_norm")
+      info.is_written |= info.name == "running_mean" || info.name == "running_var";
     info.is_out = info.is_written && (a.is_out() || a.kwarg_only());
     info.is_in_key = info.kind == ArgumentInfo::Kind::other && decides(*a.real_type());
     writes |= info.is_written;
@@ -143,7 +151,8 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle) : op(handle), name
       std::any_of(arguments.begin(), arguments.end(), is_generator)) {
     special = draw_replicated;
   }
-  if (name == "view" || name == "_unsafe_view") local_op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::reshape", "");
+  if (name == "view" || name == "_unsafe_view")
+    local_op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::reshape", "");
 }
 
 const OperatorInfo& operator_info(const c10::OperatorHandle& op) {

@@ -14,13 +14,17 @@ namespace meshtorch {
 class Handler;
 
 struct ArgumentInfo {
-  enum class Kind : std::uint8_t { tensor, tensor_list, other };  // optional tensors are tensors that may be undefined or none
+  enum class Kind : std::uint8_t {
+    tensor,
+    tensor_list,
+    other
+  };  // optional tensors are tensors that may be undefined or none
   std::string name;
   Kind kind = Kind::other;
   bool has_optional_elements = false;  // of a list
   bool is_written = false;
-  bool is_out = false;       // a keyword-only tensor that is only written
-  bool is_in_key = false;    // a number, list or flag on which shapes and splits may depend
+  bool is_out = false;     // a keyword-only tensor that is only written
+  bool is_in_key = false;  // a number, list or flag on which shapes and splits may depend
 };
 
 struct OperatorInfo {
@@ -43,7 +47,8 @@ struct OperatorInfo {
   const RuleEntry* rule = nullptr;
   // The functional operator with the same arguments, for in-place and out= variants.
   std::optional<c10::OperatorHandle> functional;
-  // The operator that runs on the shards, if it is another one: views of shards that do not lie as the whole does are copies.
+  // The operator that runs on the shards, if it is another one: views of shards that do not lie as the whole
+  // does are copies.
   std::optional<c10::OperatorHandle> local_op;
   // What is done instead of applying a rule; null for most.
   void (*special)(Handler&) = nullptr;

@@ -17,13 +17,16 @@ namespace {
 at::Tensor whole(const at::Tensor& tensor) {
   const DTensorMeta* meta = meta_of(tensor);
   if (meta == nullptr) return tensor;
-  TORCH_CHECK(meta->mesh->coordinate(), "meshtorch: rank ", meta->mesh->world_rank(), " is not in the tensor's mesh and cannot read its data");
+  TORCH_CHECK(meta->mesh->coordinate(), "meshtorch: rank ", meta->mesh->world_rank(),
+              " is not in the tensor's mesh and cannot read its data");
   const Layout* replicated = meta->mesh->layout(Placements(meta->layout->placements.size()));
   return local_under(tensor, *replicated);
 }
 
 // item(): the global value, on every rank.
-void local_scalar_dense(Handler& call) { call.finish(at::_local_scalar_dense(whole(call.operands()[0].tensor))); }
+void local_scalar_dense(Handler& call) {
+  call.finish(at::_local_scalar_dense(whole(call.operands()[0].tensor)));
+}
 
 void equal(Handler& call) {
   const at::Tensor& a = call.operands()[0].tensor;
@@ -48,11 +51,14 @@ void mean_of(Handler& call, at::OptionalIntArrayRef dims, bool keepdim, const c1
   const at::Tensor& self = call.operands()[0].tensor;
   std::optional<at::ScalarType> type;
   if (!dtype.isNone()) type = dtype.toScalarType();
-  TORCH_CHECK(at::isFloatingType(type.value_or(self.scalar_type())) || at::isComplexType(type.value_or(self.scalar_type())),
-              "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: ",
+  TORCH_CHECK(at::isFloatingType(type.value_or(self.scalar_type())) ||
+                  at::isComplexType(type.value_or(self.scalar_type())),
+              "mean(): could not infer output dtype. Input dtype must be either a floating point or complex "
+              "dtype. Got: ",
               type.value_or(self.scalar_type()));
   const at::Tensor sum = at::sum(self, dims, keepdim, type);
-  const double count = static_cast<double>(self.numel()) / static_cast<double>(std::max<std::int64_t>(sum.numel(), 1));
+  const double count =
+      static_cast<double>(self.numel()) / static_cast<double>(std::max<std::int64_t>(sum.numel(), 1));
   call.finish(sum.div(count));
 }
 
@@ -61,12 +67,13 @@ void mean(Handler& call) { mean_of(call, std::nullopt, false, call.argument(1));
 void mean_dim(Handler& call) {
   const c10::IValue dims = call.argument(1);
   const std::vector<std::int64_t> list = dims.isNone() ? std::vector<std::int64_t>{} : dims.toIntVector();
-  mean_of(call, dims.isNone() || list.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(list), call.argument(2).toBool(),
-          call.argument(3));
+  mean_of(call, dims.isNone() || list.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(list),
+          call.argument(2).toBool(), call.argument(3));
 }
 
 // The norm of each line along `dims`, from reductions that have rules.
-at::Tensor vector_norm(const at::Tensor& self, double order, at::OptionalIntArrayRef dims, bool keepdim, std::optional<at::ScalarType> dtype) {
+at::Tensor vector_norm(const at::Tensor& self, double order, at::OptionalIntArrayRef dims, bool keepdim,
+                       std::optional<at::ScalarType> dtype) {
   at::Tensor x = dtype ? self.to(*dtype) : self;
   const at::ScalarType out_type = at::toRealValueType(x.scalar_type());
   const bool accumulates_wide = at::isReducedFloatingType(out_type);
@@ -102,18 +109,20 @@ void linalg_vector_norm(Handler& call) {
   const c10::IValue dims = call.argument(2);
   const std::vector<std::int64_t> list = dims.isNone() ? std::vector<std::int64_t>{} : dims.toIntVector();
   call.finish(vector_norm(call.operands()[0].tensor, order_of(call.argument(1)),
-                          dims.isNone() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(list), call.argument(3).toBool(),
-                          dtype_of(call.argument(4))));
+                          dims.isNone() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(list),
+                          call.argument(3).toBool(), dtype_of(call.argument(4))));
 }
 
 void norm_scalar(Handler& call) {
-  call.finish(vector_norm(call.operands()[0].tensor, order_of(call.argument(1)), std::nullopt, false, std::nullopt));
+  call.finish(
+      vector_norm(call.operands()[0].tensor, order_of(call.argument(1)), std::nullopt, false, std::nullopt));
 }
 
 void norm_scalar_opt_dim(Handler& call) {
   const std::vector<std::int64_t> dims = call.argument(2).toIntVector();
   call.finish(vector_norm(call.operands()[0].tensor, order_of(call.argument(1)),
-                          dims.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(dims), call.argument(3).toBool(), std::nullopt));
+                          dims.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(dims),
+                          call.argument(3).toBool(), std::nullopt));
 }
 
 // Variance from sums: right for shards of any size.
@@ -121,30 +130,36 @@ void var_correction(Handler& call) {
   const at::Tensor& self = call.operands()[0].tensor;
   const c10::IValue dims = call.argument(1);
   const std::vector<std::int64_t> list = dims.isNone() ? std::vector<std::int64_t>{} : dims.toIntVector();
-  const at::OptionalIntArrayRef over = dims.isNone() || list.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(list);
+  const at::OptionalIntArrayRef over =
+      dims.isNone() || list.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(list);
   const double correction = call.argument(2).isNone() ? 1.0 : call.argument(2).toScalar().toDouble();
   const bool keepdim = call.argument(3).toBool();
   std::vector<std::int64_t> all;
   for (std::int64_t d = 0; d < self.dim(); ++d) all.push_back(d);
   const at::Tensor center = at::mean(self, over ? *over : at::IntArrayRef(all), /*keepdim=*/true);
   const at::Tensor squares = (self - center).abs().square().sum(over, keepdim);
-  const double count = static_cast<double>(self.numel()) / static_cast<double>(std::max<std::int64_t>(squares.numel(), 1));
+  const double count =
+      static_cast<double>(self.numel()) / static_cast<double>(std::max<std::int64_t>(squares.numel(), 1));
   const at::Tensor variance = squares.div(std::max(count - correction, 0.0));
   call.finish(call.info().name == "std.correction" ? variance.sqrt() : variance);
 }
 
-// A tensor of the same kind with other strides, which autograd asks for when a gradient does not lie as its parameter does.
+// A tensor of the same kind with other strides, which autograd asks for when a gradient does not lie as its
+// parameter does.
 void new_empty_strided(Handler& call) {
   const Operand& self = call.operands()[0];
   const std::vector<std::int64_t> sizes = call.argument(1).toIntVector();
   const std::vector<std::int64_t> strides = call.argument(2).toIntVector();
   const bool same_shape = self.tensor.sizes() == at::IntArrayRef(sizes);
-  const Layout* layout = same_shape ? self.meta->layout : self.meta->mesh->layout(Placements(self.meta->layout->placements.size()));
+  const Layout* layout = same_shape
+                             ? self.meta->layout
+                             : self.meta->mesh->layout(Placements(self.meta->layout->placements.size()));
   const Shape local_sizes = local_shape_of(sizes, *layout);
   at::TensorOptions options = self.meta->local.options();
   if (!call.argument(3).isNone()) options = options.dtype(call.argument(3).toScalarType());
   if (!call.argument(5).isNone()) options = options.device(call.argument(5).toDevice());
-  call.finish(wrap(at::empty_strided(local_sizes, dense_strides_like(local_sizes, strides), options), layout, sizes, strides));
+  call.finish(wrap(at::empty_strided(local_sizes, dense_strides_like(local_sizes, strides), options), layout,
+                   sizes, strides));
 }
 
 // Only dims whose global size is 1 go: a shard may have size 1 where the tensor has not.
@@ -159,14 +174,16 @@ void squeeze(Handler& call) {
 
 std::size_t index_of(const Handler& call, const char* argument) {
   const auto& arguments = call.info().arguments;
-  const auto found = std::find_if(arguments.begin(), arguments.end(), [&](const ArgumentInfo& a) { return a.name == argument; });
+  const auto found = std::find_if(arguments.begin(), arguments.end(),
+                                  [&](const ArgumentInfo& a) { return a.name == argument; });
   return static_cast<std::size_t>(found - arguments.begin());
 }
 
 std::int64_t element_count(const Handler& call) {
   std::int64_t count = 0;
   for (const Operand& operand : call.operands()) {
-    if (call.info().arguments[operand.argument].name != "grad_output") count = std::max(count, operand.tensor.numel());
+    if (call.info().arguments[operand.argument].name != "grad_output")
+      count = std::max(count, operand.tensor.numel());
   }
   return count;
 }
@@ -193,23 +210,29 @@ void nll_loss_forward(Handler& call) {
     call.run_by_rule();
     return;
   }
-  const auto weight = call.argument(2).isNone() ? std::optional<at::Tensor>() : call.argument(2).toOptional<at::Tensor>();
-  const auto [sum, total] = at::nll_loss_forward(call.argument(0).toTensor(), call.argument(1).toTensor(), weight, at::Reduction::Sum,
-                                                 call.argument(4).toInt());
+  const auto weight =
+      call.argument(2).isNone() ? std::optional<at::Tensor>() : call.argument(2).toOptional<at::Tensor>();
+  const auto [sum, total] = at::nll_loss_forward(call.argument(0).toTensor(), call.argument(1).toTensor(),
+                                                 weight, at::Reduction::Sum, call.argument(4).toInt());
   call.finish({sum / total, total});
 }
 
 // A view that comes with the strides of the whole tensor: the shards have their own.
-void reshape_alias(Handler& call) { call.finish(call.operands()[0].tensor.view(call.argument(1).toIntVector())); }
+void reshape_alias(Handler& call) {
+  call.finish(call.operands()[0].tensor.view(call.argument(1).toIntVector()));
+}
 
 void refuse_as_strided(Handler& call) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "meshtorch: `", call.info().op.schema().name(),
-                              "` addresses memory by strides, and a split tensor has no memory of its global shape\n  do: use view, "
-                              "select, slice or expand");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "meshtorch: `", call.info().op.schema().name(),
+      "` addresses memory by strides, and a split tensor has no memory of its global shape\n  do: use view, "
+      "select, slice or expand");
 }
 
 void refuse_collective(Handler& call) {
-  TORCH_CHECK_VALUE(false, "meshtorch: `", call.info().op.schema().name(), "` was called on a distributed tensor\n  do: call it on to_local(), or use redistribute()");
+  TORCH_CHECK_VALUE(
+      false, "meshtorch: `", call.info().op.schema().name(),
+      "` was called on a distributed tensor\n  do: call it on to_local(), or use redistribute()");
 }
 
 void by_rule(Handler& call) { call.run_by_rule(); }

@@ -7,7 +7,8 @@ namespace meshtorch {
 
 class Handler;
 
-// What is done for the operator of this name ("_local_scalar_dense"); null for those that have or need no special treatment.
+// What is done for the operator of this name ("_local_scalar_dense"); null for those that have or need no
+// special treatment.
 void (*special_operator(const std::string& name))(Handler&);
 
 }  // namespace meshtorch

@@ -44,7 +44,8 @@ std::vector<std::int64_t> StackCall::integers(std::string_view argument) const {
   if (numbers.isInt()) return {numbers.toInt()};
   std::vector<std::int64_t> all;
   if (numbers.isNone()) return all;
-  for (const c10::IValue& item : numbers.toList()) all.push_back(item.isBool() ? static_cast<std::int64_t>(item.toBool()) : item.toInt());
+  for (const c10::IValue& item : numbers.toList())
+    all.push_back(item.isBool() ? static_cast<std::int64_t>(item.toBool()) : item.toInt());
   return all;
 }
 

@@ -16,16 +16,14 @@ struct Price {
   int changed = 0;
 
   friend bool operator<(const Price& a, const Price& b) {
-    return std::tie(a.communicates, a.seconds, a.changed) <
-           std::tie(b.communicates, b.seconds, b.changed);
+    return std::tie(a.communicates, a.seconds, a.changed) < std::tie(b.communicates, b.seconds, b.changed);
   }
 };
 
 // Settles one element of a paired rule, or the whole of any other.
 class Chooser {
  public:
-  Chooser(const BoundRule& bound, const Situation& situation)
-      : situation_(situation), states_{bound} {
+  Chooser(const BoundRule& bound, const Situation& situation) : situation_(situation), states_{bound} {
     choice_.operands.resize(bound.operand_count);
     choice_.results.resize(bound.result_count());
   }
@@ -58,9 +56,8 @@ class Chooser {
     for (std::size_t i = 0; i < plain; ++i) {
       if (auto strided = kept_strided(list[i], axis)) list.push_back(*std::move(strided));
     }
-    std::erase_if(list, [&](const Option& option) {
-      return !is_allowed(option, axis) || !is_feasible(option, axis);
-    });
+    std::erase_if(
+        list, [&](const Option& option) { return !is_allowed(option, axis) || !is_feasible(option, axis); });
     return list;
   }
 
@@ -80,8 +77,7 @@ class Chooser {
     }
     for (const Site& site : bound().factors[option.factor].sites) {
       const int result = site.tensor - bound().operand_count;
-      (result < 0 ? option.operands[site.tensor] : option.results[result]) =
-          StridedShard(site.dim, pieces);
+      (result < 0 ? option.operands[site.tensor] : option.results[result]) = StridedShard(site.dim, pieces);
     }
     option.why += " (strided)";
     return option;
@@ -114,8 +110,8 @@ class Chooser {
     }
     for (int r = 0; r < bound().result_count(); ++r) {
       if (!option.results[r].is_partial()) continue;
-      price.seconds += pending_cost(axis_tensor(bound().operand_count + r), situation_.mesh[axis],
-                                    axis_cost(axis));
+      price.seconds +=
+          pending_cost(axis_tensor(bound().operand_count + r), situation_.mesh[axis], axis_cost(axis));
     }
     return price;
   }
@@ -179,9 +175,8 @@ class Chooser {
     for (const BoundRule& state : states_) {
       for (std::int64_t index = 0; index < extent; ++index) {
         BoundRule part = narrowed(state, option, extent, index);
-        const bool known = std::any_of(next.begin(), next.end(), [&](const BoundRule& other) {
-          return same_sizes(part, other);
-        });
+        const bool known = std::any_of(next.begin(), next.end(),
+                                       [&](const BoundRule& other) { return same_sizes(part, other); });
         if (!known) next.push_back(std::move(part));
       }
     }
@@ -196,12 +191,9 @@ class Chooser {
 void check(const BoundRule& bound, const Situation& s) {
   const std::size_t operands = static_cast<std::size_t>(bound.operand_count);
   const std::size_t axes = s.mesh.size();
-  const auto fits = [](std::size_t size, std::size_t expected) {
-    return size == 0 || size == expected;
-  };
+  const auto fits = [](std::size_t size, std::size_t expected) { return size == 0 || size == expected; };
   const bool lengths = s.operands.size() == operands && fits(s.axis_costs.size(), axes) &&
-                       fits(s.item_sizes.size(), bound.tensors.size()) &&
-                       fits(s.pinned.size(), operands) &&
+                       fits(s.item_sizes.size(), bound.tensors.size()) && fits(s.pinned.size(), operands) &&
                        fits(s.wanted_results.size(), bound.tensors.size() - operands);
   const bool placements =
       std::all_of(s.operands.begin(), s.operands.end(),
@@ -209,10 +201,10 @@ void check(const BoundRule& bound, const Situation& s) {
       std::all_of(s.wanted_results.begin(), s.wanted_results.end(),
                   [&](const std::optional<Placements>& p) { return !p || p->size() == axes; });
   if (lengths && placements) return;
-  throw std::invalid_argument(
-      "meshtorch: a situation that does not fit its rule\n  " + std::to_string(operands) +
-      " operand tensors and " + std::to_string(axes) + " mesh axes, in the rule `" +
-      std::string(bound.rule) + "`\n  do: give one entry for each tensor and each axis");
+  throw std::invalid_argument("meshtorch: a situation that does not fit its rule\n  " +
+                              std::to_string(operands) + " operand tensors and " + std::to_string(axes) +
+                              " mesh axes, in the rule `" + std::string(bound.rule) +
+                              "`\n  do: give one entry for each tensor and each axis");
 }
 
 // The part of a situation that concerns one element. What earlier elements have settled is in

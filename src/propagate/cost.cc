@@ -25,8 +25,7 @@ MoveCost from_replicate(const Placement& to, const AxisTensor& tensor, std::int6
 
 MoveCost all_gather(const Placement& from, const AxisTensor& tensor, std::int64_t extent,
                     const AxisCost& axis) {
-  return collective(static_cast<double>(extent - 1) * tensor.largest_part_bytes(from, extent),
-                    axis);
+  return collective(static_cast<double>(extent - 1) * tensor.largest_part_bytes(from, extent), axis);
 }
 
 MoveCost reduce_scatter(const Placement& to, const AxisTensor& tensor, std::int64_t extent,
@@ -38,8 +37,8 @@ double share_sent(std::int64_t extent) {
   return static_cast<double>(extent - 1) / static_cast<double>(extent);
 }
 
-MoveCost all_to_all(const Placement& from, const Placement& to, const AxisTensor& tensor,
-                    std::int64_t extent, const AxisCost& axis) {
+MoveCost all_to_all(const Placement& from, const Placement& to, const AxisTensor& tensor, std::int64_t extent,
+                    const AxisCost& axis) {
   const double part =
       std::max(tensor.largest_part_bytes(from, extent), tensor.largest_part_bytes(to, extent));
   return collective(share_sent(extent) * part, axis);
@@ -67,8 +66,8 @@ double AxisTensor::largest_part_bytes(const Placement& placement, std::int64_t e
   return part.bytes();
 }
 
-MoveCost move_cost(const Placement& from, const Placement& to, const AxisTensor& tensor,
-                   std::int64_t extent, const AxisCost& axis) {
+MoveCost move_cost(const Placement& from, const Placement& to, const AxisTensor& tensor, std::int64_t extent,
+                   const AxisCost& axis) {
   if (from == to || extent == 1) return {};
   if (from.is_replicate()) return from_replicate(to, tensor, extent, axis);
   if (from.is_shard() && to.is_shard()) return all_to_all(from, to, tensor, extent, axis);

@@ -29,8 +29,8 @@ struct MoveCost {
 };
 
 // Of one tensor, from one placement to another on an axis of `extent` ranks.
-MoveCost move_cost(const Placement& from, const Placement& to, const AxisTensor& tensor,
-                   std::int64_t extent, const AxisCost& axis);
+MoveCost move_cost(const Placement& from, const Placement& to, const AxisTensor& tensor, std::int64_t extent,
+                   const AxisCost& axis);
 
 // Of bringing the parts of a dim into another order of axes, where the placement stays the same.
 MoveCost reorder_cost(const Placement& placement, const AxisTensor& tensor, std::int64_t extent,

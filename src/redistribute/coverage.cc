@@ -10,8 +10,7 @@ constexpr char kNotSplit = '\x7f';
 
 // Sorts the ranges and joins those that touch.
 void normalize(std::vector<Range>& ranges) {
-  std::sort(ranges.begin(), ranges.end(),
-            [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   std::size_t last = 0;
   for (std::size_t i = 1; i < ranges.size(); ++i) {
     if (ranges[i].begin <= ranges[last].end()) {
@@ -28,8 +27,7 @@ bool within(const std::vector<Range>& inner, const std::vector<Range>& outer) {
   auto candidate = outer.begin();
   for (const Range& r : inner) {
     while (candidate != outer.end() && candidate->end() <= r.begin) ++candidate;
-    if (candidate == outer.end() || candidate->begin > r.begin || candidate->end() < r.end())
-      return false;
+    if (candidate == outer.end() || candidate->begin > r.begin || candidate->end() < r.end()) return false;
   }
   return true;
 }
@@ -87,13 +85,12 @@ bool Coverage::holds_dim(std::int64_t dim, const State& before, const State& aft
   }
   std::string key{static_cast<char>(dim), static_cast<char>(group), static_cast<char>(group >> 8)};
   for (const State* state : {&before, &after}) {
-    for (char option : *state)
-      key.push_back(states_.placement(option).is_shard(dim) ? option : kNotSplit);
+    for (char option : *state) key.push_back(states_.placement(option).is_shard(dim) ? option : kNotSplit);
   }
   const auto [entry, is_new] = known_.try_emplace(std::move(key), false);
   if (is_new) {
-    entry->second = holds_ranges(states_.problem().shape[static_cast<std::size_t>(dim)],
-                                 splits_before, splits_after);
+    entry->second =
+        holds_ranges(states_.problem().shape[static_cast<std::size_t>(dim)], splits_before, splits_after);
   }
   return entry->second;
 }
@@ -114,8 +111,7 @@ bool Coverage::holds_ranges(std::int64_t size, const Splits& before, const Split
   return true;
 }
 
-std::vector<Range> Coverage::reach(std::int64_t size, const Splits& splits,
-                                   const Shape& coordinate) {
+std::vector<Range> Coverage::reach(std::int64_t size, const Splits& splits, const Shape& coordinate) {
   std::vector<Range> reached;
   add_reach(reached, {{0, size}}, splits, 0, coordinate);
   normalize(reached);

@@ -41,8 +41,8 @@ class Coverage {
   bool holds_dim(std::int64_t dim, const State& before, const State& after, AxisSet group);
   bool holds_ranges(std::int64_t size, const Splits& before, const Splits& after);
   std::vector<Range> reach(std::int64_t size, const Splits& splits, const Shape& coordinate);
-  void add_reach(std::vector<Range>& reached, std::vector<Range> held, const Splits& splits,
-                 std::size_t next, const Shape& coordinate);
+  void add_reach(std::vector<Range>& reached, std::vector<Range> held, const Splits& splits, std::size_t next,
+                 const Shape& coordinate);
 
   const States& states_;
   SearchStats& stats_;

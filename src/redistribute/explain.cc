@@ -35,8 +35,7 @@ std::string time_text(double seconds) {
 
 std::string kind_text(const Step& step) {
   std::string text(to_string(step.kind));
-  const bool has_op = step.kind == Step::Kind::all_reduce ||
-                      step.kind == Step::Kind::reduce_scatter ||
+  const bool has_op = step.kind == Step::Kind::all_reduce || step.kind == Step::Kind::reduce_scatter ||
                       step.kind == Step::Kind::to_partial;
   if (has_op) text.append("(").append(to_string(step.op)).append(")");
   return text;
@@ -76,14 +75,13 @@ std::string table(const std::vector<Line>& lines) {
 
 std::string Plan::to_string() const {
   if (steps.empty()) return "redistribute: nothing to do\n";
-  const auto collectives = std::count_if(steps.begin(), steps.end(),
-                                         [](const Step& step) { return is_collective(step.kind); });
-  std::string text =
-      "redistribute " + meshtorch::to_string(steps.front().before) + " -> " +
-      meshtorch::to_string(steps.back().after) + ": " + std::to_string(steps.size()) +
-      (steps.size() == 1 ? " step, " : " steps, ") + std::to_string(collectives) +
-      (collectives == 1 ? " collective, " : " collectives, ") + bytes_text(bytes_sent) + " sent, " +
-      bytes_text(peak_bytes) + " peak, " + time_text(seconds) + "\n";
+  const auto collectives =
+      std::count_if(steps.begin(), steps.end(), [](const Step& step) { return is_collective(step.kind); });
+  std::string text = "redistribute " + meshtorch::to_string(steps.front().before) + " -> " +
+                     meshtorch::to_string(steps.back().after) + ": " + std::to_string(steps.size()) +
+                     (steps.size() == 1 ? " step, " : " steps, ") + std::to_string(collectives) +
+                     (collectives == 1 ? " collective, " : " collectives, ") + bytes_text(bytes_sent) +
+                     " sent, " + bytes_text(peak_bytes) + " peak, " + time_text(seconds) + "\n";
   std::vector<Line> lines{{"#", "step", "axes", "placements", "sent", "peak", "time"}};
   for (const Step& step : steps) lines.push_back(line_of(lines.size(), step));
   return text + table(lines);

@@ -23,8 +23,7 @@ enum Change : unsigned {
 };
 
 unsigned change(const Placement& before, const Placement& after) {
-  if (before.is_partial())
-    return after.is_partial() ? kImpossible : after.is_shard() ? kScatter : kReduce;
+  if (before.is_partial()) return after.is_partial() ? kImpossible : after.is_shard() ? kScatter : kReduce;
   if (after.is_partial()) return before.is_replicate() ? kSpread : kImpossible;
   if (before.is_shard()) return after.is_shard() ? kExchange : kGather;
   return kCut;
@@ -86,11 +85,10 @@ bool may_group(AxisSet axes, std::size_t count) {
   return (axes & (axes + 1)) == 0;
 }
 
-void grow(const States& states, const State& before, std::size_t axis, State& after,
-          const Growth& growth, const Moves::Visit& visit) {
+void grow(const States& states, const State& before, std::size_t axis, State& after, const Growth& growth,
+          const Moves::Visit& visit) {
   if (axis == states.axes()) {
-    if (growth.move.axes != 0 && may_group(growth.move.axes, states.axes()))
-      visit(after, growth.move);
+    if (growth.move.axes != 0 && may_group(growth.move.axes, states.axes())) visit(after, growth.move);
     return;
   }
   for (char option : states.choices(axis)) {
@@ -135,8 +133,7 @@ std::optional<Move> Moves::between(const State& before, const State& after) cons
 }
 
 bool Moves::allowed(const State& before, const State& after, const Move& move) {
-  const bool reduces =
-      move.kind == Step::Kind::all_reduce || move.kind == Step::Kind::reduce_scatter;
+  const bool reduces = move.kind == Step::Kind::all_reduce || move.kind == Step::Kind::reduce_scatter;
   // Filling with ones is undone by a product, but not if a later axis first adds the ones up.
   const bool fills_with_ones = move.kind == Step::Kind::to_partial && move.op == ReduceOp::product;
   bool is_later = false;
@@ -148,16 +145,15 @@ bool Moves::allowed(const State& before, const State& after, const Move& move) {
     const Placement& p = states_.placement(before, axis);
     if (!is_later || !p.is_partial()) continue;
     if (reduces && !commute(p.reduce_op(), move.op)) return false;
-    if (fills_with_ones && (p.is_partial(ReduceOp::sum) || p.is_partial(ReduceOp::bxor)))
-      return false;
+    if (fills_with_ones && (p.is_partial(ReduceOp::sum) || p.is_partial(ReduceOp::bxor))) return false;
   }
   return coverage_.holds(before, after, is_collective(move.kind) ? move.axes : 0);
 }
 
 std::optional<Move> Moves::widened(const State& before, const State& after, const Move& move,
                                    const LocalBytes& bytes) {
-  const bool can_widen = move.kind == Step::Kind::all_gather ||
-                         move.kind == Step::Kind::all_to_all || move.kind == Step::Kind::slice;
+  const bool can_widen = move.kind == Step::Kind::all_gather || move.kind == Step::Kind::all_to_all ||
+                         move.kind == Step::Kind::slice;
   if (!can_widen) return std::nullopt;
   AxisSet unchanged = 0;
   for (std::size_t axis = 0; axis < states_.axes(); ++axis) {
@@ -180,8 +176,7 @@ std::optional<Move> Moves::widened(const State& before, const State& after, cons
 
 Price Moves::price(const State& after, const Move& move, const LocalBytes& bytes) const {
   ++stats_.moves;
-  if (!is_collective(move.kind))
-    return {static_cast<double>(bytes.after) * kLocalSecondsPerByte, 0};
+  if (!is_collective(move.kind)) return {static_cast<double>(bytes.after) * kLocalSecondsPerByte, 0};
   const GroupCost& group = groups_[move.axes];
   const auto to_others = [&](std::int64_t all) { return all - all / group.members; };
   std::int64_t sent = 0;

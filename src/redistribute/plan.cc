@@ -10,18 +10,16 @@
 namespace meshtorch {
 namespace {
 
-[[noreturn]] void reject(const std::string& what, const Problem& problem,
-                         const std::string& advice) {
-  throw std::invalid_argument("meshtorch: " + what + "\n  redistribute " + to_string(problem.from) +
-                              " -> " + to_string(problem.to) + " over a mesh of " +
+[[noreturn]] void reject(const std::string& what, const Problem& problem, const std::string& advice) {
+  throw std::invalid_argument("meshtorch: " + what + "\n  redistribute " + to_string(problem.from) + " -> " +
+                              to_string(problem.to) + " over a mesh of " +
                               std::to_string(problem.mesh.size()) + " axes\n  do: " + advice);
 }
 
 void check_placement(const Problem& problem, const Placement& p) {
   const auto rank = static_cast<std::int64_t>(problem.shape.size());
   if (!p.is_shard() || (p.dim() >= 0 && p.dim() < rank)) return;
-  reject(p.to_string() + " does not name a dim of a tensor of " + std::to_string(rank) + " dims.",
-         problem,
+  reject(p.to_string() + " does not name a dim of a tensor of " + std::to_string(rank) + " dims.", problem,
          "normalize the placements, and split a dim from 0 to " + std::to_string(rank - 1));
 }
 
@@ -29,13 +27,12 @@ void check(const Problem& problem) {
   const std::size_t axes = problem.mesh.size();
   for (std::size_t size : {problem.from.size(), problem.to.size(), problem.costs.size()}) {
     if (size == axes) continue;
-    reject("a mesh of " + std::to_string(axes) + " axes got " + std::to_string(size) +
-               " placements or costs.",
-           problem, "give one placement and one cost for each axis");
+    reject(
+        "a mesh of " + std::to_string(axes) + " axes got " + std::to_string(size) + " placements or costs.",
+        problem, "give one placement and one cost for each axis");
   }
   if (axes > kMaxAxes)
-    reject("a mesh has at most " + std::to_string(kMaxAxes) + " axes, not " + std::to_string(axes) +
-               ".",
+    reject("a mesh has at most " + std::to_string(kMaxAxes) + " axes, not " + std::to_string(axes) + ".",
            problem, "flatten some axes");
   for (const Placements* ends : {&problem.from, &problem.to}) {
     for (const Placement& p : *ends) check_placement(problem, p);
@@ -43,8 +40,7 @@ void check(const Problem& problem) {
   for (const AxisCost& cost : problem.costs) {
     const bool is_good = std::isfinite(cost.latency_s) && std::isfinite(cost.seconds_per_byte) &&
                          cost.latency_s >= 0 && cost.seconds_per_byte >= 0;
-    if (!is_good)
-      reject("the cost of an axis is negative or not finite.", problem, "give seconds from 0 up");
+    if (!is_good) reject("the cost of an axis is negative or not finite.", problem, "give seconds from 0 up");
   }
 }
 
@@ -130,9 +126,7 @@ std::string_view to_string(Step::Kind kind) {
   return "?";
 }
 
-bool is_collective(Step::Kind kind) {
-  return kind != Step::Kind::slice && kind != Step::Kind::to_partial;
-}
+bool is_collective(Step::Kind kind) { return kind != Step::Kind::slice && kind != Step::Kind::to_partial; }
 
 bool keeps_value(ReduceOp op, bool first_of_group) {
   return first_of_group || (op != ReduceOp::sum && op != ReduceOp::product && op != ReduceOp::bxor);
@@ -151,8 +145,7 @@ Plan plan_redistribute(const Problem& problem, SearchStats& stats) {
   const std::int64_t bytes = ends.largest_bytes(ends.encode(core.from));
   if (problem.from == problem.to) return total({}, bytes);
 
-  const bool is_empty =
-      std::find(problem.shape.begin(), problem.shape.end(), 0) != problem.shape.end();
+  const bool is_empty = std::find(problem.shape.begin(), problem.shape.end(), 0) != problem.shape.end();
   if (is_empty) return total({rename(problem, problem.to, 0)}, 0);
 
   Placements renamed = problem.to;

@@ -63,8 +63,6 @@ PlanCache& process_plan_cache() {
   return cache;
 }
 
-std::shared_ptr<const Plan> cached_plan(const Problem& problem) {
-  return process_plan_cache().plan(problem);
-}
+std::shared_ptr<const Plan> cached_plan(const Problem& problem) { return process_plan_cache().plan(problem); }
 
 }  // namespace meshtorch

@@ -118,8 +118,7 @@ class Search {
   std::int64_t rest_of(const State& state, std::int64_t bytes) const {
     double latency = 0;
     for (std::size_t axis = 0; axis < state.size(); ++axis) {
-      const bool is_local =
-          state[axis] == target_[axis] || states_.placement(state, axis).is_replicate();
+      const bool is_local = state[axis] == target_[axis] || states_.placement(state, axis).is_replicate();
       if (!is_local) latency = std::max(latency, problem_.costs[axis].latency_s);
     }
     const std::int64_t missing = std::max<std::int64_t>(0, target_node_.bytes - bytes);

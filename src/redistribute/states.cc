@@ -20,8 +20,7 @@ std::set<std::int64_t> dims_to_split(const Problem& problem) {
       if (p.is_shard()) dims.insert(p.dim());
     }
   }
-  const bool take_all =
-      problem.shape.size() <= kAllDimsUpToRank && problem.mesh.size() <= kAllDimsUpToAxes;
+  const bool take_all = problem.shape.size() <= kAllDimsUpToRank && problem.mesh.size() <= kAllDimsUpToAxes;
   std::int64_t largest = -1;
   for (std::size_t i = 0; i < problem.shape.size(); ++i) {
     const auto dim = static_cast<std::int64_t>(i);
@@ -37,8 +36,7 @@ std::set<std::int64_t> dims_to_split(const Problem& problem) {
 }
 
 // The size that each rank of an axis keeps of a sequence of `size`, each different size once.
-void add_sizes(std::set<std::int64_t>& sizes, std::int64_t size, const Placement& p,
-               std::int64_t extent) {
+void add_sizes(std::set<std::int64_t>& sizes, std::int64_t size, const Placement& p, std::int64_t extent) {
   for (std::int64_t index = 0; index < extent; ++index) {
     std::int64_t kept = 0;
     for (std::int64_t piece = 0; piece < p.split_factor(); ++piece) {

@@ -38,12 +38,8 @@ class States {
   // The options that a state may have on `axis`, ascending: those of the problem's ends, Replicate,
   // and plain shards.
   const std::string& choices(std::size_t axis) const { return choices_[axis]; }
-  const Placement& placement(char option) const {
-    return options_[static_cast<std::size_t>(option)];
-  }
-  const Placement& placement(const State& state, std::size_t axis) const {
-    return placement(state[axis]);
-  }
+  const Placement& placement(char option) const { return options_[static_cast<std::size_t>(option)]; }
+  const Placement& placement(const State& state, std::size_t axis) const { return placement(state[axis]); }
 
   State encode(const Placements& placements) const;
   Placements decode(const State& state) const;

@@ -23,11 +23,9 @@ std::vector<Run> common_runs(const std::vector<Range>& source, const std::vector
     const std::int64_t begin = std::max(s->begin, t->begin);
     const std::int64_t end = std::min(s->end(), t->end());
     if (begin < end) {
-      const Run run{source_position + begin - s->begin, target_position + begin - t->begin,
-                    end - begin};
+      const Run run{source_position + begin - s->begin, target_position + begin - t->begin, end - begin};
       Run* last = runs.empty() ? nullptr : &runs.back();
-      if (last && last->source + last->size == run.source &&
-          last->target + last->size == run.target) {
+      if (last && last->source + last->size == run.source && last->target + last->size == run.target) {
         last->size += run.size;
       } else {
         runs.push_back(run);
@@ -81,8 +79,7 @@ std::vector<Piece> boxes(const std::vector<std::vector<Run>>& runs) {
 
 }  // namespace
 
-std::vector<Shape> group_members(const Shape& mesh, const std::vector<int>& axes,
-                                 const Shape& coordinate) {
+std::vector<Shape> group_members(const Shape& mesh, const std::vector<int>& axes, const Shape& coordinate) {
   std::vector<Shape> members{coordinate};
   for (int a : axes) {
     const auto axis = static_cast<std::size_t>(a);
@@ -98,8 +95,8 @@ std::vector<Shape> group_members(const Shape& mesh, const std::vector<int>& axes
   return members;
 }
 
-std::vector<Piece> pieces(const Shape& shape, const Shape& mesh, const Step& step,
-                          const Shape& sender, const Shape& receiver) {
+std::vector<Piece> pieces(const Shape& shape, const Shape& mesh, const Step& step, const Shape& sender,
+                          const Shape& receiver) {
   if (!is_source(step, sender, receiver)) return {};
   std::vector<std::vector<Run>> runs;
   for (std::size_t i = 0; i < shape.size(); ++i) {

@@ -17,8 +17,7 @@ struct Piece {
 
 // The members of the group of `coordinate`: the ranks that differ from it only on `axes`, row-major
 // over the axes in the order given. The position of a member is its rank in the group.
-std::vector<Shape> group_members(const Shape& mesh, const std::vector<int>& axes,
-                                 const Shape& coordinate);
+std::vector<Shape> group_members(const Shape& mesh, const std::vector<int>& axes, const Shape& coordinate);
 
 // The boxes that `receiver` takes from `sender`, two members of one group, in row-major order of
 // the source and of the target alike, so that both sides agree on a packed message.
@@ -29,7 +28,7 @@ std::vector<Shape> group_members(const Shape& mesh, const std::vector<int>& axes
 //  - slice, to_partial: the rank takes from itself only.
 // The pieces of all senders fill the receiver's tensor exactly (once for each term). A tensor of no
 // dims is one piece.
-std::vector<Piece> pieces(const Shape& shape, const Shape& mesh, const Step& step,
-                          const Shape& sender, const Shape& receiver);
+std::vector<Piece> pieces(const Shape& shape, const Shape& mesh, const Step& step, const Shape& sender,
+                          const Shape& receiver);
 
 }  // namespace meshtorch

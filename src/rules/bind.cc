@@ -22,9 +22,7 @@ std::string to_text(const Shape& shape) {
   return "(" + text + ")";
 }
 
-bool is_open_run(DimKind kind) {
-  return kind == DimKind::one_run || kind == DimKind::unmatched_run;
-}
+bool is_open_run(DimKind kind) { return kind == DimKind::one_run || kind == DimKind::unmatched_run; }
 
 std::string element_of(std::string_view run, std::int64_t index) {
   return std::string(run) + "[" + std::to_string(index) + "]";
@@ -72,8 +70,8 @@ class Binder {
     return is_open_run(dim.kind) ? "#" + std::to_string(t) : std::string(dim.names[0]);
   }
   std::string describe(int t) const {
-    return "operand " + std::to_string(tensor(t).argument) + ", `" +
-           to_string(pattern(t), patterns_) + "`, of shape " + to_text(tensor(t).shape);
+    return "operand " + std::to_string(tensor(t).argument) + ", `" + to_string(pattern(t), patterns_) +
+           "`, of shape " + to_text(tensor(t).shape);
   }
 
   // The equation for the first `dims` patterns of a tensor, which cover `total` dims.
@@ -175,8 +173,7 @@ class Binder {
         const DimKind kind = dim.kind == DimKind::one_run ? DimKind::one : DimKind::unmatched;
         cells.insert(cells.end(), static_cast<std::size_t>(length_of(t, dim)), {kind, {}});
       } else {
-        cells.push_back(
-            {.kind = dim.kind, .names = {dim.names.begin(), dim.names.begin() + dim.name_count}});
+        cells.push_back({.kind = dim.kind, .names = {dim.names.begin(), dim.names.begin() + dim.name_count}});
       }
     }
   }
@@ -197,13 +194,13 @@ class Binder {
       }
       return cells;
     }
-    const auto first_result = std::find_if_not(tensors_.begin(), tensors_.end(),
-                                               [&](int other) { return is_operand(other); });
+    const auto first_result =
+        std::find_if_not(tensors_.begin(), tensors_.end(), [&](int other) { return is_operand(other); });
     cells = cells_[*first_result];
     const std::size_t rank = tensor(t).shape.size();
     if (rank > cells.size()) {
-      fail("rank " + std::to_string(rank) + " is more than the result's, " +
-               std::to_string(cells.size()) + ": " + describe(t),
+      fail("rank " + std::to_string(rank) + " is more than the result's, " + std::to_string(cells.size()) +
+               ": " + describe(t),
            bound_.rule, "give a tensor that broadcasts to the result");
     }
     cells.erase(cells.begin(), cells.end() - static_cast<std::ptrdiff_t>(rank));
@@ -257,13 +254,11 @@ class Binder {
     return true;
   }
 
-  [[noreturn]] void fail_mismatch(int t, std::size_t d, const Cell& cell,
-                                  std::int64_t known) const {
+  [[noreturn]] void fail_mismatch(int t, std::size_t d, const Cell& cell, std::int64_t known) const {
     std::string names;
     for (const std::string& name : cell.names) names.append(names.empty() ? "" : " ").append(name);
-    fail("size " + std::to_string(tensor(t).shape[d]) + " of dim " + std::to_string(d) +
-             " does not fit `" + names + "`, which is " + std::to_string(known) +
-             " elsewhere: " + describe(t),
+    fail("size " + std::to_string(tensor(t).shape[d]) + " of dim " + std::to_string(d) + " does not fit `" +
+             names + "`, which is " + std::to_string(known) + " elsewhere: " + describe(t),
          bound_.rule, "give tensors whose shapes agree");
   }
 
@@ -276,8 +271,8 @@ class Binder {
           const bool is_broadcast = tensor(t).shape[d] == 1 && size != 1;
           if (!is_broadcast) place(t, d, cells[d]);
         } else if (is_open_run(cells[d].kind)) {
-          tensor(t).tail = cells[d].kind == DimKind::one_run ? BoundTensor::Tail::ones
-                                                             : BoundTensor::Tail::unknown;
+          tensor(t).tail =
+              cells[d].kind == DimKind::one_run ? BoundTensor::Tail::ones : BoundTensor::Tail::unknown;
         } else {
           tensor(t).shape.push_back(cells[d].kind == DimKind::unmatched ? -1 : size);
           place(t, d, cells[d]);
@@ -342,8 +337,8 @@ void check_operands(const RulePatterns& patterns, std::string_view rule,
                     const std::vector<std::vector<Shape>>& operands) {
   const auto expected = static_cast<std::size_t>(patterns.operand_count);
   if (operands.size() != expected) {
-    fail(std::to_string(operands.size()) + " operands for a rule of " + std::to_string(expected),
-         rule, "give each operand of the rule: an absent optional as an empty list");
+    fail(std::to_string(operands.size()) + " operands for a rule of " + std::to_string(expected), rule,
+         "give each operand of the rule: an absent optional as an empty list");
   }
   for (std::size_t i = 0; i < expected; ++i) {
     const TensorPattern& p = patterns.tensors[i];
@@ -373,8 +368,7 @@ int paired_length(const RulePatterns& patterns, std::string_view rule,
 
 }  // namespace
 
-BoundRule bind(const Rule& rule, const std::vector<std::vector<Shape>>& operands,
-               const Hints& hints) {
+BoundRule bind(const Rule& rule, const std::vector<std::vector<Shape>>& operands, const Hints& hints) {
   const RulePatterns patterns = rule.patterns();
   check_operands(patterns, rule.text(), operands);
   BoundRule bound;
@@ -408,8 +402,7 @@ BoundRule bind(const Rule& rule, const std::vector<std::vector<Shape>>& operands
 Shape result_shape(const BoundRule& bound, int result, const Shape& local_result_shape) {
   const BoundTensor& tensor = bound.result(result);
   const std::size_t rank = local_result_shape.size();
-  if (rank < tensor.shape.size() ||
-      (rank > tensor.shape.size() && tensor.tail == BoundTensor::Tail::none)) {
+  if (rank < tensor.shape.size() || (rank > tensor.shape.size() && tensor.tail == BoundTensor::Tail::none)) {
     fail("result " + std::to_string(result) + " has rank " + std::to_string(rank) + ", not " +
              std::to_string(tensor.shape.size()),
          bound.rule, "correct the rule");

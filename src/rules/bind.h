@@ -64,8 +64,7 @@ struct BoundRule {
 // `operands` has the global shapes for each operand pattern: one for a plain tensor, none for an
 // absent optional, one for each element of a list. Throws std::invalid_argument when shapes and
 // rule disagree, or when a hint is missing.
-BoundRule bind(const Rule& rule, const std::vector<std::vector<Shape>>& operands,
-               const Hints& hints = {});
+BoundRule bind(const Rule& rule, const std::vector<std::vector<Shape>>& operands, const Hints& hints = {});
 
 // The global shape of a result, given the shape of a local one on any rank. Throws
 // std::invalid_argument if the local result has not the rank that the rule says.

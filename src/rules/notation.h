@@ -110,8 +110,7 @@ enum class RuleMistake : std::uint8_t {
 };
 
 // Throws std::invalid_argument: the mistake, the rule with a caret below `position`, what to do.
-[[noreturn]] void throw_malformed_rule(RuleMistake mistake, std::string_view rule,
-                                       std::size_t position);
+[[noreturn]] void throw_malformed_rule(RuleMistake mistake, std::string_view rule, std::size_t position);
 
 // Reads and checks one rule; the same code at compile time and at run time.
 class RuleParser {

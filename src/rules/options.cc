@@ -177,8 +177,7 @@ bool feasible(const Option& option, const BoundRule& bound, std::int64_t extent)
   });
 }
 
-BoundRule narrowed(const BoundRule& bound, const Option& option, std::int64_t extent,
-                   std::int64_t index) {
+BoundRule narrowed(const BoundRule& bound, const Option& option, std::int64_t extent, std::int64_t index) {
   BoundRule rest = bound;
   if (option.factor < 0) return rest;
   Factor& factor = rest.factors[option.factor];

@@ -41,7 +41,6 @@ bool feasible(const Option& option, const BoundRule& bound, std::int64_t extent)
 
 // What is left of the call on the ranks at `index` of an axis of `extent` ranks, to which the
 // option was applied: the same rule, bound to smaller tensors.
-BoundRule narrowed(const BoundRule& bound, const Option& option, std::int64_t extent,
-                   std::int64_t index);
+BoundRule narrowed(const BoundRule& bound, const Option& option, std::int64_t extent, std::int64_t index);
 
 }  // namespace meshtorch

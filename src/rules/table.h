@@ -40,7 +40,8 @@ struct LocalChange {
     result_sizes,
     // The integer argument becomes this rank's part of `factor` (the groups of a convolution).
     factor_size,
-    // The index argument is shifted by this rank's offset in `factor`; rows of result 0 whose index lies elsewhere become zero.
+    // The index argument is shifted by this rank's offset in `factor`; rows of result 0 whose index lies
+    // elsewhere become zero.
     mask_indices,
   };
   Kind kind;
@@ -91,8 +92,8 @@ class RuleEntry {
   bool needs_elements_ = false;
 };
 
-// Operators by name without "aten::", overload after a dot ("add.Tensor"). In-place and out= variants need no entry: they are paired
-// from the schemas.
+// Operators by name without "aten::", overload after a dot ("add.Tensor"). In-place and out= variants need no
+// entry: they are paired from the schemas.
 class RuleTable {
  public:
   RuleEntry& add(std::string_view op, Rule rule);
@@ -100,7 +101,8 @@ class RuleTable {
   void add(std::initializer_list<std::string_view> ops, Rule rule);
   // The rule depends on the call.
   RuleEntry& choose(std::string_view op, std::function<RuleUse(const OpCall&)> choose);
-  void choose(std::initializer_list<std::string_view> ops, const std::function<RuleUse(const OpCall&)>& choose);
+  void choose(std::initializer_list<std::string_view> ops,
+              const std::function<RuleUse(const OpCall&)>& choose);
 
   // Whether the kernels of the operators added from here on refuse tensors without elements.
   void kernels_need_elements(bool needed) { kernels_need_elements_ = needed; }

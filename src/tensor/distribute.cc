@@ -15,43 +15,49 @@ namespace {
 at::Tensor from_source(at::Tensor data, const MeshImpl& mesh, int source) {
   for (std::size_t axis = 0; axis < mesh.shape().size(); ++axis) {
     const Group group = mesh.group({static_cast<int>(axis)});
-    TORCH_CHECK_VALUE(source >= 0 && source < group.size(), "meshtorch: src_data_rank ", source, " is not in an axis of ", group.size(), " ranks");
+    TORCH_CHECK_VALUE(source >= 0 && source < group.size(), "meshtorch: src_data_rank ", source,
+                      " is not in an axis of ", group.size(), " ranks");
     if (group.size() > 1) data = wait_tensor(broadcast(data, source, group));
   }
   return data;
 }
 
-DTensor as_leaf(at::Tensor local, const Layout* layout, c10::IntArrayRef sizes, c10::IntArrayRef strides, bool requires_grad) {
+DTensor as_leaf(at::Tensor local, const Layout* layout, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                bool requires_grad) {
   at::Tensor result = wrap(std::move(local), layout, sizes, strides);
   return result.requires_grad_(requires_grad);
 }
 
 DTensor check_distributed(const DTensor& tensor, const DeviceMesh& mesh, const Placements& placements) {
-  TORCH_CHECK_VALUE(tensor.device_mesh() == mesh, "meshtorch: cannot distribute a DTensor with device mesh ", tensor.device_mesh().to_string(),
-                    " to a different device mesh ", mesh.to_string());
+  TORCH_CHECK_VALUE(tensor.device_mesh() == mesh, "meshtorch: cannot distribute a DTensor with device mesh ",
+                    tensor.device_mesh().to_string(), " to a different device mesh ", mesh.to_string());
   const Layout* layout = checked_layout(mesh.impl(), placements, tensor.dim());
-  TORCH_CHECK_VALUE(meta_of(tensor)->layout == layout, "meshtorch: cannot distribute a DTensor with placements ", to_string(tensor.placements()),
+  TORCH_CHECK_VALUE(meta_of(tensor)->layout == layout,
+                    "meshtorch: cannot distribute a DTensor with placements ", to_string(tensor.placements()),
                     " to a different placements ", to_string(layout->placements), "\n  do: use redistribute");
   return tensor;
 }
 
 using MakeLocal = std::function<at::Tensor(const Layout& layout, const at::TensorOptions& options)>;
 
-// Makes the shard, whole where the tensor is to be a pending reduction, and brings it there: that needs no communication.
-DTensor make_new(const Shape& size, const DeviceMesh& mesh, const Placements& placements, const at::TensorOptions& options,
-                 const MakeLocal& make) {
+// Makes the shard, whole where the tensor is to be a pending reduction, and brings it there: that needs no
+// communication.
+DTensor make_new(const Shape& size, const DeviceMesh& mesh, const Placements& placements,
+                 const at::TensorOptions& options, const MakeLocal& make) {
   MeshImpl& impl = mesh.impl();
   const Layout* layout = checked_layout(impl, placements, static_cast<std::int64_t>(size.size()));
   const Layout* whole = impl.layout(gradient_placements(layout->placements));
   const at::TensorOptions on_device = options.has_device() ? options : options.device(mesh.device_type());
   const at::Tensor local = make(*whole, on_device.requires_grad(false));
-  return as_leaf(redistribute_local(local, size, *whole, *layout), layout, size, dense_strides(size), options.requires_grad());
+  return as_leaf(redistribute_local(local, size, *whole, *layout), layout, size, dense_strides(size),
+                 options.requires_grad());
 }
 
 // The global indices of a dim that this rank holds.
 at::Tensor held_indices(std::int64_t size, std::int64_t dim, const Layout& layout) {
   std::vector<at::Tensor> runs{at::empty({0}, at::kLong)};
-  for (const Range& range : held_ranges(size, dim, layout.placements, layout.mesh->shape(), coordinate_in(*layout.mesh))) {
+  for (const Range& range :
+       held_ranges(size, dim, layout.placements, layout.mesh->shape(), coordinate_in(*layout.mesh))) {
     runs.push_back(at::arange(range.begin, range.end(), at::kLong));
   }
   return at::cat(runs);
@@ -59,10 +65,13 @@ at::Tensor held_indices(std::int64_t size, std::int64_t dim, const Layout& layou
 
 }  // namespace
 
-DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements, const DistributeOptions& options) {
+DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements,
+                          const DistributeOptions& options) {
   if (is_dtensor(tensor)) return check_distributed(tensor, mesh, placements);
-  TORCH_CHECK(tensor.is_leaf(), "meshtorch: distribute_tensor should be used to distribute leaf tensors, but this one is the result of an operator\n  "
-                                "do: call detach() on it first, or use DTensor::from_local, which is differentiable");
+  TORCH_CHECK(tensor.is_leaf(),
+              "meshtorch: distribute_tensor should be used to distribute leaf tensors, but this one is the "
+              "result of an operator\n  "
+              "do: call detach() on it first, or use DTensor::from_local, which is differentiable");
   MeshImpl& impl = mesh.impl();
   const Layout* layout = checked_layout(impl, placements, tensor.dim());
   for (const Placement& p : layout->placements) {
@@ -70,45 +79,58 @@ DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, cons
                       "meshtorch: distribute_tensor splits into sums and averages only, not ", p.to_string());
   }
   const at::NoGradGuard no_grad;
-  const bool communicates = options.src_data_rank.has_value() && !tensor.is_meta() && impl.coordinate().has_value();
+  const bool communicates =
+      options.src_data_rank.has_value() && !tensor.is_meta() && impl.coordinate().has_value();
   at::Tensor data = tensor.detach();
   if (data.device().type() != mesh.device_type() && !data.is_meta()) data = data.to(mesh.device_type());
   if (communicates) data = from_source(data, impl, *options.src_data_rank);
   const Layout* replicated = impl.layout(Placements(layout->placements.size()));
   at::Tensor local = redistribute_local(data, tensor.sizes().vec(), *replicated, *layout);
   // The shard owns its memory, and only as much as it needs.
-  if (local.is_alias_of(tensor) || local.numel() != data.numel()) local = local.clone(at::MemoryFormat::Contiguous);
-  return as_leaf(std::move(local), layout, tensor.sizes(), dense_strides(tensor.sizes()), tensor.requires_grad());
+  if (local.is_alias_of(tensor) || local.numel() != data.numel())
+    local = local.clone(at::MemoryFormat::Contiguous);
+  return as_leaf(std::move(local), layout, tensor.sizes(), dense_strides(tensor.sizes()),
+                 tensor.requires_grad());
 }
 
-DTensor empty(const Shape& size, const DeviceMesh& mesh, const Placements& placements, const at::TensorOptions& options) {
-  return make_new(size, mesh, placements, options,
-                  [&](const Layout& layout, const at::TensorOptions& o) { return at::empty(local_shape_of(size, layout), o); });
+DTensor empty(const Shape& size, const DeviceMesh& mesh, const Placements& placements,
+              const at::TensorOptions& options) {
+  return make_new(size, mesh, placements, options, [&](const Layout& layout, const at::TensorOptions& o) {
+    return at::empty(local_shape_of(size, layout), o);
+  });
 }
 
-DTensor zeros(const Shape& size, const DeviceMesh& mesh, const Placements& placements, const at::TensorOptions& options) {
+DTensor zeros(const Shape& size, const DeviceMesh& mesh, const Placements& placements,
+              const at::TensorOptions& options) {
   return full(size, 0.0, mesh, placements, options);
 }
 
-DTensor ones(const Shape& size, const DeviceMesh& mesh, const Placements& placements, const at::TensorOptions& options) {
+DTensor ones(const Shape& size, const DeviceMesh& mesh, const Placements& placements,
+             const at::TensorOptions& options) {
   return full(size, 1.0, mesh, placements, options);
 }
 
 DTensor full(const Shape& size, const at::Scalar& value, const DeviceMesh& mesh, const Placements& placements,
              const at::TensorOptions& options) {
-  return make_new(size, mesh, placements, options,
-                  [&](const Layout& layout, const at::TensorOptions& o) { return at::full(local_shape_of(size, layout), value, o); });
+  return make_new(size, mesh, placements, options, [&](const Layout& layout, const at::TensorOptions& o) {
+    return at::full(local_shape_of(size, layout), value, o);
+  });
 }
 
-DTensor arange(std::int64_t end, const DeviceMesh& mesh, const Placements& placements, const at::TensorOptions& options) {
+DTensor arange(std::int64_t end, const DeviceMesh& mesh, const Placements& placements,
+               const at::TensorOptions& options) {
   return make_new({end}, mesh, placements, options, [&](const Layout& layout, const at::TensorOptions& o) {
     return held_indices(end, 0, layout).to(o.has_dtype() ? o : o.dtype(at::kLong));
   });
 }
 
-DTensor eye(std::int64_t n, const DeviceMesh& mesh, const Placements& placements, const at::TensorOptions& options) {
+DTensor eye(std::int64_t n, const DeviceMesh& mesh, const Placements& placements,
+            const at::TensorOptions& options) {
   return make_new({n, n}, mesh, placements, options, [&](const Layout& layout, const at::TensorOptions& o) {
-    return held_indices(n, 0, layout).unsqueeze(1).eq(held_indices(n, 1, layout)).to(o.has_dtype() ? o : o.dtype(at::kFloat));
+    return held_indices(n, 0, layout)
+        .unsqueeze(1)
+        .eq(held_indices(n, 1, layout))
+        .to(o.has_dtype() ? o : o.dtype(at::kFloat));
   });
 }
 

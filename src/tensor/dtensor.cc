@@ -27,15 +27,18 @@ at::Tensor shard_of(const at::Tensor& tensor) {
 bool is_dtensor(const at::Tensor& tensor) { return tensor.defined() && meta_of(tensor) != nullptr; }
 
 DTensor::DTensor(const at::Tensor& tensor) : at::Tensor(tensor) {
-  TORCH_CHECK_VALUE(is_dtensor(tensor), "meshtorch: a plain tensor was taken for a distributed one\n  its shape: ",
+  TORCH_CHECK_VALUE(is_dtensor(tensor),
+                    "meshtorch: a plain tensor was taken for a distributed one\n  its shape: ",
                     tensor.defined() ? c10::str(tensor.sizes()) : std::string("undefined"),
                     "\n  do: make it one with distribute_tensor or DTensor::from_local");
 }
 
 DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, const Placements& placements,
                             const FromLocalOptions& options) {
-  TORCH_CHECK_VALUE(!is_dtensor(local), "meshtorch: from_local was given a distributed tensor\n  do: use redistribute");
-  TORCH_CHECK_VALUE(options.shape.has_value() || !options.stride.has_value(), "meshtorch: from_local with a stride needs the shape too");
+  TORCH_CHECK_VALUE(!is_dtensor(local),
+                    "meshtorch: from_local was given a distributed tensor\n  do: use redistribute");
+  TORCH_CHECK_VALUE(options.shape.has_value() || !options.stride.has_value(),
+                    "meshtorch: from_local with a stride needs the shape too");
   MeshImpl& impl = mesh.impl();
   const Layout* layout = checked_layout(impl, placements, local.dim());
   Shape shape;
@@ -43,10 +46,13 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
     shape = shape_of_checked_shards(local.detach(), *layout, options.shape);
   } else {
     shape = options.shape ? *options.shape : shape_of_equal_shards(local.sizes(), *layout);
-    TORCH_CHECK_VALUE(shape.size() == local.sizes().size(), "meshtorch: from_local: the shape has ", shape.size(), " dims, the shard ", local.dim());
+    TORCH_CHECK_VALUE(shape.size() == local.sizes().size(), "meshtorch: from_local: the shape has ",
+                      shape.size(), " dims, the shard ", local.dim());
     const Shape expected = local_shape_of(shape, *layout);
-    TORCH_CHECK_VALUE(!impl.coordinate() || local.sizes() == c10::IntArrayRef(expected), "meshtorch: from_local: the shard is ", local.sizes(),
-                      ", but of ", c10::IntArrayRef(shape), " under ", to_string(layout->placements), " it would be ", c10::IntArrayRef(expected));
+    TORCH_CHECK_VALUE(!impl.coordinate() || local.sizes() == c10::IntArrayRef(expected),
+                      "meshtorch: from_local: the shard is ", local.sizes(), ", but of ",
+                      c10::IntArrayRef(shape), " under ", to_string(layout->placements), " it would be ",
+                      c10::IntArrayRef(expected));
   }
   const bool is_assumed = !options.run_check && !options.shape && shape != local.sizes();
   const Shape strides = options.stride ? *options.stride : dense_strides_like(shape, local.strides());
@@ -56,12 +62,15 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
       "FromLocalBackward", local,
       [&](const at::Tensor& x) {
         // A rank outside the mesh holds a stand-in.
-        at::Tensor mine = impl.coordinate() ? x.detach() : at::zeros(local_shape_of(shape, *layout), x.options());
+        at::Tensor mine =
+            impl.coordinate() ? x.detach() : at::zeros(local_shape_of(shape, *layout), x.options());
         at::Tensor wrapped = wrap(std::move(mine), layout, shape, strides);
         meta_of(wrapped)->is_assumed = is_assumed;
         return wrapped;
       },
-      [=](const at::Tensor& gradient) { return DTensor(redistribute_tensor(gradient, gradient_layout, {})).to_local(); });
+      [=](const at::Tensor& gradient) {
+        return DTensor(redistribute_tensor(gradient, gradient_layout, {})).to_local();
+      });
 }
 
 at::Tensor DTensor::to_local(const ToLocalOptions& options) const {
@@ -87,19 +96,24 @@ DTensor DTensor::redistribute(const Placements& placements, const RedistributeOp
   return redistribute_tensor(*this, checked_layout(*meta.mesh, placements, dim()), options);
 }
 
-DTensor DTensor::redistribute(const DeviceMesh& mesh, const Placements& placements, const RedistributeOptions& options) const {
-  TORCH_CHECK_NOT_IMPLEMENTED(mesh == device_mesh(), "meshtorch: cross-mesh redistribute is not supported\n  from: ", device_mesh().to_string(),
-                              "\n  to: ", mesh.to_string());
+DTensor DTensor::redistribute(const DeviceMesh& mesh, const Placements& placements,
+                              const RedistributeOptions& options) const {
+  TORCH_CHECK_NOT_IMPLEMENTED(mesh == device_mesh(),
+                              "meshtorch: cross-mesh redistribute is not supported\n  from: ",
+                              device_mesh().to_string(), "\n  to: ", mesh.to_string());
   return redistribute(placements, options);
 }
 
 const Placements& DTensor::placements() const { return meta_of(*this)->layout->placements; }
 DeviceMesh DTensor::device_mesh() const { return DeviceMesh(meta_of(*this)->mesh); }
 
-DTensorSpec DTensor::spec() const { return {device_mesh(), placements(), sizes().vec(), strides().vec(), scalar_type()}; }
+DTensorSpec DTensor::spec() const {
+  return {device_mesh(), placements(), sizes().vec(), strides().vec(), scalar_type()};
+}
 
 std::string DTensorSpec::to_string() const {
-  return c10::str("DTensor(", c10::toString(dtype), c10::IntArrayRef(shape), ", ", meshtorch::to_string(placements), " on ", mesh.to_string(), ")");
+  return c10::str("DTensor(", c10::toString(dtype), c10::IntArrayRef(shape), ", ",
+                  meshtorch::to_string(placements), " on ", mesh.to_string(), ")");
 }
 
 std::ostream& operator<<(std::ostream& out, const DTensor& tensor) {
@@ -112,7 +126,9 @@ std::ostream& operator<<(std::ostream& out, const DTensor& tensor) {
 std::string explain_redistribute(const DTensor& tensor, const Placements& placements) {
   const DTensorMeta& meta = *meta_of(tensor);
   const Layout* to = checked_layout(*meta.mesh, placements, tensor.dim());
-  return plan_between(tensor.sizes().vec(), static_cast<std::int64_t>(tensor.element_size()), *meta.layout, *to)->to_string();
+  return plan_between(tensor.sizes().vec(), static_cast<std::int64_t>(tensor.element_size()), *meta.layout,
+                      *to)
+      ->to_string();
 }
 
 }  // namespace meshtorch

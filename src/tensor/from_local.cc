@@ -24,12 +24,16 @@ at::Tensor gather_rows(const at::Tensor& row, const Group& group) { return all_g
 at::Tensor gather_rows_quietly(const at::Tensor& row, const Group& group) {
   at::Tensor input = row;
   at::Tensor output = at::empty({group.size(), row.size(1)}, row.options());
-  group.process_group()->getBackend(c10::DeviceType::CPU)->_allgather_base(output, input, c10d::AllgatherOptions())->wait();
+  group.process_group()
+      ->getBackend(c10::DeviceType::CPU)
+      ->_allgather_base(output, input, c10d::AllgatherOptions())
+      ->wait();
   return output;
 }
 
 bool communicates(const Plan& plan) {
-  return std::any_of(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return is_collective(step.kind); });
+  return std::any_of(plan.steps.begin(), plan.steps.end(),
+                     [](const Step& step) { return is_collective(step.kind); });
 }
 
 std::vector<int> all_axes(const MeshImpl& mesh) {
@@ -51,11 +55,13 @@ Shape shape_of_equal_shards(c10::IntArrayRef local, const Layout& layout) {
 
 namespace {
 
-Shape compare_shards(const at::Tensor& local, const Layout& layout, const std::optional<Shape>& claimed, const Exchange& exchange) {
+Shape compare_shards(const at::Tensor& local, const Layout& layout, const std::optional<Shape>& claimed,
+                     const Exchange& exchange) {
   constexpr std::int64_t kMaxDims = 24;
   const MeshImpl& mesh = *layout.mesh;
   if (!mesh.coordinate()) return claimed.value_or(shape_of_equal_shards(local.sizes(), layout));
-  TORCH_CHECK_VALUE(local.dim() <= kMaxDims, "meshtorch: from_local checks tensors of at most ", kMaxDims, " dims");
+  TORCH_CHECK_VALUE(local.dim() <= kMaxDims, "meshtorch: from_local checks tensors of at most ", kMaxDims,
+                    " dims");
 
   // What every rank must know of every other: dims, type, layout, sizes.
   std::vector<std::int64_t> mine(static_cast<std::size_t>(kMaxDims) + 3);
@@ -71,12 +77,15 @@ Shape compare_shards(const at::Tensor& local, const Layout& layout, const std::o
 
   std::vector<Shape> shards;
   for (std::size_t m = 0; m < members.size(); ++m) {
-    TORCH_CHECK_VALUE(row(m)[0] == row(0)[0], "meshtorch: from_local: the shards have different numbers of dims\n  rank ", mesh.ranks()[0], ": ",
-                      row(0)[0], "\n  rank ", mesh.ranks()[m], ": ", row(m)[0]);
-    TORCH_CHECK_VALUE(row(m)[1] == row(0)[1], "meshtorch: from_local: the shards have different types\n  rank ", mesh.ranks()[0], ": ",
-                      c10::toString(static_cast<at::ScalarType>(row(0)[1])), "\n  rank ", mesh.ranks()[m], ": ",
-                      c10::toString(static_cast<at::ScalarType>(row(m)[1])));
-    TORCH_CHECK_VALUE(row(m)[2] == row(0)[2], "meshtorch: from_local: rank ", mesh.ranks()[m], " passed other placements than rank ", mesh.ranks()[0]);
+    TORCH_CHECK_VALUE(row(m)[0] == row(0)[0],
+                      "meshtorch: from_local: the shards have different numbers of dims\n  rank ",
+                      mesh.ranks()[0], ": ", row(0)[0], "\n  rank ", mesh.ranks()[m], ": ", row(m)[0]);
+    TORCH_CHECK_VALUE(row(m)[1] == row(0)[1],
+                      "meshtorch: from_local: the shards have different types\n  rank ", mesh.ranks()[0],
+                      ": ", c10::toString(static_cast<at::ScalarType>(row(0)[1])), "\n  rank ",
+                      mesh.ranks()[m], ": ", c10::toString(static_cast<at::ScalarType>(row(m)[1])));
+    TORCH_CHECK_VALUE(row(m)[2] == row(0)[2], "meshtorch: from_local: rank ", mesh.ranks()[m],
+                      " passed other placements than rank ", mesh.ranks()[0]);
     shards.emplace_back(row(m) + 3, row(m) + 3 + row(m)[0]);
   }
   // The size of a split dim is the sum over the ranks that split it, with coordinate 0 on the other axes.
@@ -93,16 +102,19 @@ Shape compare_shards(const at::Tensor& local, const Layout& layout, const std::o
   if (claimed) shape = *claimed;
   for (std::size_t m = 0; m < members.size(); ++m) {
     const Shape expected = local_shape(shape, layout.placements, mesh.shape(), members[m]);
-    TORCH_CHECK_VALUE(shards[m] == expected, "meshtorch: from_local: the shard of rank ", mesh.ranks()[m], " does not fit\n  it is ",
-                      c10::IntArrayRef(shards[m]), ", but of ", c10::IntArrayRef(shape), " under ", to_string(layout.placements), " it would be ",
-                      c10::IntArrayRef(expected), "\n  do: split as torch::chunk does, or give the shape that the shards come from");
+    TORCH_CHECK_VALUE(shards[m] == expected, "meshtorch: from_local: the shard of rank ", mesh.ranks()[m],
+                      " does not fit\n  it is ", c10::IntArrayRef(shards[m]), ", but of ",
+                      c10::IntArrayRef(shape), " under ", to_string(layout.placements), " it would be ",
+                      c10::IntArrayRef(expected),
+                      "\n  do: split as torch::chunk does, or give the shape that the shards come from");
   }
   return shape;
 }
 
 }  // namespace
 
-Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout, const std::optional<Shape>& claimed) {
+Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout,
+                              const std::optional<Shape>& claimed) {
   return compare_shards(local, layout, claimed, gather_rows);
 }
 
@@ -112,7 +124,8 @@ at::Tensor local_under(const at::Tensor& tensor, const Layout& to) {
   if (meta.is_assumed && meta.layout != &to) {
     const auto plan = plan_between(shape, static_cast<std::int64_t>(tensor.element_size()), *meta.layout, to);
     // Thread ranks compare shapes in every collective anyway.
-    const bool must_compare = communicates(*plan) && meta.mesh->backend() != "threads" && meta.mesh->backend() != "fake";
+    const bool must_compare =
+        communicates(*plan) && meta.mesh->backend() != "threads" && meta.mesh->backend() != "fake";
     if (must_compare) compare_shards(meta.local, *meta.layout, shape, gather_rows_quietly);
     if (communicates(*plan)) meta.is_assumed = false;
   }

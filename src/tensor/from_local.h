@@ -10,12 +10,14 @@ namespace meshtorch {
 // The global shape of shards that all have the shape of this rank's.
 Shape shape_of_equal_shards(c10::IntArrayRef local, const Layout& layout);
 
-// The global shape, found by exchanging the sizes of all shards. Throws the same error on every rank of the mesh if they do not fit the
-// layout, or the `claimed` shape.
-Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout, const std::optional<Shape>& claimed);
+// The global shape, found by exchanging the sizes of all shards. Throws the same error on every rank of the
+// mesh if they do not fit the layout, or the `claimed` shape.
+Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout,
+                              const std::optional<Shape>& claimed);
 
-// This rank's local tensor of `tensor` under another layout, as redistribute_local gives it. If the shards were only assumed to be equal, and
-// the plan communicates, the ranks first compare them; shards that differ are an error on every rank.
+// This rank's local tensor of `tensor` under another layout, as redistribute_local gives it. If the shards
+// were only assumed to be equal, and the plan communicates, the ranks first compare them; shards that differ
+// are an error on every rank.
 at::Tensor local_under(const at::Tensor& tensor, const Layout& to);
 
 }  // namespace meshtorch

@@ -1,4 +1,5 @@
-// How a tensor lies on a mesh: one placement for each axis. Interned, so that equality and hashing are a pointer.
+// How a tensor lies on a mesh: one placement for each axis. Interned, so that equality and hashing are a
+// pointer.
 #pragma once
 
 #include <memory>
@@ -18,8 +19,8 @@ struct Layout {
   bool has_partial;
 };
 
-// The layouts of one mesh, which owns them. Their number is that of the different placements a program uses: they are never dropped
-// before the mesh is.
+// The layouts of one mesh, which owns them. Their number is that of the different placements a program uses:
+// they are never dropped before the mesh is.
 class LayoutTable {
  public:
   explicit LayoutTable(MeshImpl& mesh) : mesh_(mesh) {}

@@ -19,7 +19,8 @@ c10::intrusive_ptr<c10::BackendMeta> DTensorMeta::clone(const c10::intrusive_ptr
 }
 
 at::Tensor wrap(at::Tensor local, const Layout* layout, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
-  // In-place changes to views are differentiated by replaying the view operators: strides mean nothing for a split tensor.
+  // In-place changes to views are differentiated by replaying the view operators: strides mean nothing for a
+  // split tensor.
   c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
   const c10::DispatchKeySet keys = local.key_set().add(kMeshKey).add(kCompositeKey);
   auto impl = c10::make_intrusive<c10::TensorImpl>(keys, local.dtype(), local.device());
@@ -70,7 +71,9 @@ Shape dense_strides_like(c10::IntArrayRef sizes, c10::IntArrayRef like) {
   return strides;
 }
 
-Shape coordinate_in(const MeshImpl& mesh) { return mesh.coordinate().value_or(Shape(mesh.shape().size(), 0)); }
+Shape coordinate_in(const MeshImpl& mesh) {
+  return mesh.coordinate().value_or(Shape(mesh.shape().size(), 0));
+}
 
 Shape local_shape_of(c10::IntArrayRef sizes, const Layout& layout) {
   return local_shape(sizes.vec(), layout.placements, layout.mesh->shape(), coordinate_in(*layout.mesh));
@@ -78,12 +81,14 @@ Shape local_shape_of(c10::IntArrayRef sizes, const Layout& layout) {
 
 const Layout* checked_layout(MeshImpl& mesh, const Placements& placements, std::int64_t tensor_rank) {
   TORCH_CHECK_VALUE(placements.size() == mesh.shape().size(),
-                    "meshtorch: `placements` must have the same length as the mesh has axes\n  placements: ", to_string(placements),
-                    "\n  mesh: ", mesh.shape().size(), mesh.shape().size() == 1 ? " axis" : " axes");
+                    "meshtorch: `placements` must have the same length as the mesh has axes\n  placements: ",
+                    to_string(placements), "\n  mesh: ", mesh.shape().size(),
+                    mesh.shape().size() == 1 ? " axis" : " axes");
   Placements normalized;
   for (const Placement& p : placements) {
-    TORCH_CHECK_VALUE(!p.is_shard() || (p.dim() >= -tensor_rank && p.dim() < tensor_rank), "meshtorch: placement ", p.to_string(),
-                      " splits dim ", p.dim(), ", but the tensor has ", tensor_rank, tensor_rank == 1 ? " dim" : " dims",
+    TORCH_CHECK_VALUE(!p.is_shard() || (p.dim() >= -tensor_rank && p.dim() < tensor_rank),
+                      "meshtorch: placement ", p.to_string(), " splits dim ", p.dim(),
+                      ", but the tensor has ", tensor_rank, tensor_rank == 1 ? " dim" : " dims",
                       "\n  placements: ", to_string(placements));
     normalized.push_back(p.normalized(tensor_rank));
   }

@@ -21,7 +21,8 @@ struct DTensorMeta final : c10::BackendMeta {
   const Layout* layout = nullptr;
   std::shared_ptr<MeshImpl> mesh;  // keeps the layout alive
   std::shared_ptr<const WriteBack> write_back;
-  // The global shape was concluded from this rank's shard alone: the ranks have to compare before they communicate.
+  // The global shape was concluded from this rank's shard alone: the ranks have to compare before they
+  // communicate.
   bool is_assumed = false;
 
   // set_data() and its kin copy the meta: each tensor has its own.
@@ -38,15 +39,17 @@ inline DTensorMeta* meta_of(const at::Tensor& tensor) {
 // A DTensor of the given global sizes and strides. `local` must be a plain tensor without a graph.
 at::Tensor wrap(at::Tensor local, const Layout* layout, c10::IntArrayRef sizes, c10::IntArrayRef strides);
 
-// The same DTensor object with the data, layout and sizes of another one: what in-place shape changes and out= do.
+// The same DTensor object with the data, layout and sizes of another one: what in-place shape changes and
+// out= do.
 void adopt(const at::Tensor& self, const at::Tensor& other);
 
-// Strides of a dense tensor of these sizes, in the order of `like` (any strides of the same rank); row-major without it.
+// Strides of a dense tensor of these sizes, in the order of `like` (any strides of the same rank); row-major
+// without it.
 Shape dense_strides(c10::IntArrayRef sizes);
 Shape dense_strides_like(c10::IntArrayRef sizes, c10::IntArrayRef like);
 
-// The shape of this rank's shard. A rank outside the mesh holds a tensor of the shape that coordinate 0 holds, and takes no part in
-// any communication, so that the program of all ranks is the same.
+// The shape of this rank's shard. A rank outside the mesh holds a tensor of the shape that coordinate 0
+// holds, and takes no part in any communication, so that the program of all ranks is the same.
 Shape local_shape_of(c10::IntArrayRef sizes, const Layout& layout);
 // This rank's coordinate, 0 on every axis for a rank outside the mesh.
 Shape coordinate_in(const MeshImpl& mesh);

@@ -32,14 +32,16 @@ Placements gradient_placements(const Placements& placements) {
   return gradient;
 }
 
-at::Tensor redistribute_tensor(const at::Tensor& tensor, const Layout* to, const RedistributeOptions& options) {
+at::Tensor redistribute_tensor(const at::Tensor& tensor, const Layout* to,
+                               const RedistributeOptions& options) {
   const Layout* from = meta_of(tensor)->layout;
   const at::ScalarType dtype = tensor.scalar_type();
   const Layout* back = from->mesh->layout(gradient_placements(from->placements));
   return differentiable(
       "RedistributeBackward", tensor, [=](const at::Tensor& x) { return moved(x, to, options); },
       [=](const at::Tensor& gradient) {
-        const at::Tensor result = redistribute_tensor(gradient, back, {.async_op = options.async_op, .forward_dtype = options.backward_dtype});
+        const at::Tensor result = redistribute_tensor(
+            gradient, back, {.async_op = options.async_op, .forward_dtype = options.backward_dtype});
         return result.scalar_type() == dtype ? result : result.to(dtype);
       });
 }

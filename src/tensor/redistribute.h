@@ -11,6 +11,7 @@ namespace meshtorch {
 // How the gradient of a tensor lies: like the tensor, whole where it is a pending reduction.
 Placements gradient_placements(const Placements& placements);
 
-at::Tensor redistribute_tensor(const at::Tensor& tensor, const Layout* to, const RedistributeOptions& options);
+at::Tensor redistribute_tensor(const at::Tensor& tensor, const Layout* to,
+                               const RedistributeOptions& options);
 
 }  // namespace meshtorch

@@ -20,19 +20,21 @@ at::Tensor whole(const at::Tensor& tensor) {
 at::Tensor base_with(const at::Tensor& view, const WriteBack& way) {
   const DTensorMeta& base = *meta_of(way.base);
   const Layout* replicated = base.layout->mesh->layout(Placements(base.layout->placements.size()));
-  const at::Tensor full = at::empty_strided(way.base.sizes(), way.base.strides(), base.local.options()).copy_(whole(way.base));
+  const at::Tensor full =
+      at::empty_strided(way.base.sizes(), way.base.strides(), base.local.options()).copy_(whole(way.base));
   torch::jit::Stack stack = way.arguments;
   stack[0] = full;
   way.op.callBoxed(&stack);
-  const at::Tensor part = stack[0].isTensor() ? stack[way.result].toTensor() : stack[0].toTensorVector()[way.result];
+  const at::Tensor part =
+      stack[0].isTensor() ? stack[way.result].toTensor() : stack[0].toTensorVector()[way.result];
   part.copy_(whole(view));
   return redistribute_local(full, way.base.sizes().vec(), *replicated, *base.layout);
 }
 
 }  // namespace
 
-at::Tensor wrap_view(at::Tensor local, const ResultPlan& plan, const at::Tensor& base, bool moved, const c10::OperatorHandle& op,
-                     const torch::jit::Stack& arguments, std::size_t result) {
+at::Tensor wrap_view(at::Tensor local, const ResultPlan& plan, const at::Tensor& base, bool moved,
+                     const c10::OperatorHandle& op, const torch::jit::Stack& arguments, std::size_t result) {
   // A view of a normal tensor is a normal tensor, also under inference mode: it shares the version counter.
   const c10::InferenceMode mode(c10::InferenceMode::is_enabled() && base.is_inference());
   using Kind = WriteBack::Kind;

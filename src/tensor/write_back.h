@@ -1,4 +1,5 @@
-// Views of distributed tensors. Where a view cannot share the memory of what it was taken of, writes to it are carried back.
+// Views of distributed tensors. Where a view cannot share the memory of what it was taken of, writes to it
+// are carried back.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -10,7 +11,8 @@
 namespace meshtorch {
 
 struct WriteBack {
-  // How the view's local tensor relates to that of its base. `moved` is the same on every rank; the others are this rank's own matter.
+  // How the view's local tensor relates to that of its base. `moved` is the same on every rank; the others
+  // are this rank's own matter.
   enum class Kind : std::uint8_t {
     shared,    // the same memory
     reshaped,  // a copy of another shape, made from the same shard
@@ -24,8 +26,8 @@ struct WriteBack {
 };
 
 // Wraps a result of a view operator on `base`, which was redistributed first if `moved`.
-at::Tensor wrap_view(at::Tensor local, const ResultPlan& plan, const at::Tensor& base, bool moved, const c10::OperatorHandle& op,
-                     const torch::jit::Stack& arguments, std::size_t result);
+at::Tensor wrap_view(at::Tensor local, const ResultPlan& plan, const at::Tensor& base, bool moved,
+                     const c10::OperatorHandle& op, const torch::jit::Stack& arguments, std::size_t result);
 
 // Carries what was written to `view` back to the tensor that it is a view of. All ranks of the mesh call it.
 void write_through(const at::Tensor& view);

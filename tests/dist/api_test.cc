@@ -40,14 +40,15 @@ TEST(DistributeTensor, RefusesWhatDoesNotFit) {
     expect("to a different device mesh", [&] { mt::distribute_tensor(x, line(4), {Shard(0)}); });
     EXPECT_THROW(mt::distribute_tensor(x, line(4), {Shard(0)}), c10::ValueError);
     expect("to a different placements", [&] { mt::distribute_tensor(x, mesh, {Shard(0), Replicate()}); });
-    expect("splits dim 2, but the tensor has 2 dims", [&] { mt::distribute_tensor(whole, mesh, {Shard(2), Shard(0)}); });
+    expect("splits dim 2, but the tensor has 2 dims",
+           [&] { mt::distribute_tensor(whole, mesh, {Shard(2), Shard(0)}); });
   });
 }
 
 TEST(DistributeTensor, SplitsUnevenSizesAsChunkDoes) {
   on_ranks(4, [](int rank) {
-    const std::vector<std::pair<std::vector<int64_t>, int64_t>> cases{{{13, 3, 3}, 0}, {{14, 3, 3}, 0}, {{3, 13, 3}, 1},
-                                                                      {{3, 14, 3}, 1}, {{3, 3, 13}, 2}, {{3, 3, 14}, 2}};
+    const std::vector<std::pair<std::vector<int64_t>, int64_t>> cases{
+        {{13, 3, 3}, 0}, {{14, 3, 3}, 0}, {{3, 13, 3}, 1}, {{3, 14, 3}, 1}, {{3, 3, 13}, 2}, {{3, 3, 14}, 2}};
     for (const auto& [shape, dim] : cases) {
       const torch::Tensor whole = numbers(shape);
       const mt::DTensor x = mt::distribute_tensor(whole, line(4), {Shard(dim)});
@@ -60,7 +61,8 @@ TEST(DistributeTensor, SplitsUnevenSizesAsChunkDoes) {
 TEST(DistributeTensor, TakesTheDataOfTheSourceRank) {
   on_ranks(3, [](int rank) {
     const torch::Tensor mine = numbers({6, 2}, torch::kFloat, rank);
-    EXPECT_TRUE(is_equal(mt::distribute_tensor(mine, line(3), {Replicate()}).to_local(), numbers({6, 2}, torch::kFloat, 0)));
+    EXPECT_TRUE(is_equal(mt::distribute_tensor(mine, line(3), {Replicate()}).to_local(),
+                         numbers({6, 2}, torch::kFloat, 0)));
     EXPECT_TRUE(is_equal(mt::distribute_tensor(mine, line(3), {Shard(0)}, {.src_data_rank = 2}).to_local(),
                          numbers({6, 2}, torch::kFloat, 2).narrow(0, 2 * rank, 2)));
     const mt::CommDebugMode comm;
@@ -77,7 +79,8 @@ TEST(DTensor, CastsKeepLayoutAndData) {
     const mt::DTensor cast = x.to(torch::kBFloat16);
     EXPECT_EQ(cast.scalar_type(), torch::kBFloat16);
     EXPECT_EQ(cast.to_local().scalar_type(), torch::kBFloat16);
-    const mt::DTensor split = mt::DTensor(mt::distribute_tensor(numbers({10}), line(2), {Shard(0)}).to(torch::kDouble));
+    const mt::DTensor split =
+        mt::DTensor(mt::distribute_tensor(numbers({10}), line(2), {Shard(0)}).to(torch::kDouble));
     EXPECT_TRUE(is_equal(split.full_tensor(), numbers({10}, torch::kDouble)));
   });
 }
@@ -110,7 +113,8 @@ TEST(DTensor, MetaTensorsAreMadeRealShardByShard) {
 TEST(FromLocal, WithoutAShapeTakesShardsAsEqualAndDoesNotCommunicate) {
   on_ranks(3, [](int) {
     const mt::CommDebugMode comm;
-    EXPECT_EQ(mt::DTensor::from_local(numbers({2, 4}), line(3), {Shard(0)}).sizes(), torch::IntArrayRef({6, 4}));
+    EXPECT_EQ(mt::DTensor::from_local(numbers({2, 4}), line(3), {Shard(0)}).sizes(),
+              torch::IntArrayRef({6, 4}));
     EXPECT_EQ(comm.get_total_counts(), 0);
   });
 }
@@ -127,7 +131,8 @@ TEST(FromLocal, WithACheckFindsTheShapeOfUnequalShards) {
     });
     EXPECT_NE(error.find("does not fit"), std::string::npos) << error;
     const std::string other = error_of([&] {
-      mt::DTensor::from_local(numbers({2, 2}), line(3), {rank == 1 ? Shard(1) : Shard(0)}, {.run_check = true});
+      mt::DTensor::from_local(numbers({2, 2}), line(3), {rank == 1 ? Shard(1) : Shard(0)},
+                              {.run_check = true});
     });
     EXPECT_NE(other.find("rank 1 passed other placements"), std::string::npos) << other;
   });
@@ -136,7 +141,8 @@ TEST(FromLocal, WithACheckFindsTheShapeOfUnequalShards) {
 TEST(FromLocal, GradientPlacementsOverrideTheDefault) {
   on_ranks(2, [](int) {
     const torch::Tensor local = numbers({4}).requires_grad_();
-    const mt::DTensor x = mt::DTensor::from_local(local, line(2), {Replicate()}, {.grad_placements = Placements{mt::Partial()}});
+    const mt::DTensor x = mt::DTensor::from_local(local, line(2), {Replicate()},
+                                                  {.grad_placements = Placements{mt::Partial()}});
     x.to_local().sum().backward();
     // A replicated gradient as a pending sum: the first rank holds it.
     EXPECT_TRUE(is_equal(local.grad(), mt::get_rank() == 0 ? torch::ones({4}) : torch::zeros({4})));
@@ -148,7 +154,8 @@ TEST(Factories, AllocateOnlyTheShard) {
     const mt::DeviceMesh mesh = line(3);
     EXPECT_EQ(mt::empty({7, 2}, mesh, {Shard(0)}).sizes(), torch::IntArrayRef({7, 2}));
     EXPECT_TRUE(is_equal(mt::zeros({7, 2}, mesh, {Shard(0)}).full_tensor(), torch::zeros({7, 2})));
-    EXPECT_TRUE(is_equal(mt::ones({2, 7}, mesh, {Shard(1)}, torch::kLong).full_tensor(), torch::ones({2, 7}, torch::kLong)));
+    EXPECT_TRUE(is_equal(mt::ones({2, 7}, mesh, {Shard(1)}, torch::kLong).full_tensor(),
+                         torch::ones({2, 7}, torch::kLong)));
     EXPECT_TRUE(is_equal(mt::full({5}, 2.5, mesh, {mt::Partial()}).full_tensor(), torch::full({5}, 2.5)));
     EXPECT_TRUE(is_equal(mt::arange(8, mesh, {Shard(0)}).full_tensor(), torch::arange(8)));
     EXPECT_TRUE(is_equal(mt::eye(5, mesh, {Shard(1)}).full_tensor(), torch::eye(5)));

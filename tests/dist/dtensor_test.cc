@@ -8,8 +8,6 @@ using mt::Partial;
 using mt::Replicate;
 using mt::Shard;
 
-
-
 TEST(DTensor, IsAPlainTensorOfTheGlobalShape) {
   on_ranks(2, [](int rank) {
     const torch::Tensor whole = numbers({5, 3});

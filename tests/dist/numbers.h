@@ -6,7 +6,8 @@
 namespace meshtorch::testing {
 
 // Small numbers that look random, exact in every floating type. `seed` gives others.
-inline torch::Tensor numbers(at::IntArrayRef sizes, torch::ScalarType type = torch::kFloat, int64_t seed = 0) {
+inline torch::Tensor numbers(at::IntArrayRef sizes, torch::ScalarType type = torch::kFloat,
+                             int64_t seed = 0) {
   const int64_t count = c10::multiply_integers(sizes);
   const torch::Tensor steps = torch::arange(count, torch::kLong) * 37 + 11 * seed + 5;
   const torch::Tensor mixed = (steps * steps).remainder(101).remainder(17) - 8;

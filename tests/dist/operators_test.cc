@@ -28,12 +28,15 @@ Tensor placed(const Tensor& whole, const mt::DeviceMesh& mesh, const Placements&
     const int64_t index = mesh.get_local_rank(axis);
     const int64_t count = mesh.size(axis);
     // All terms but the last are small exact numbers, so that they add up to the tensor without rounding.
-    const auto term = [&](int64_t i) { return numbers(whole.sizes(), whole.scalar_type(), 40 + 8 * axis + i); };
+    const auto term = [&](int64_t i) {
+      return numbers(whole.sizes(), whole.scalar_type(), 40 + 8 * axis + i);
+    };
     const Tensor before = local;
     local = index + 1 < count ? term(index) : before.clone();
     for (int64_t i = 0; index + 1 == count && i + 1 < count; ++i) local -= term(i);
   }
-  const mt::DTensor split = mt::distribute_tensor(local, mesh, without_terms, {.src_data_rank = std::nullopt});
+  const mt::DTensor split =
+      mt::distribute_tensor(local, mesh, without_terms, {.src_data_rank = std::nullopt});
   return mt::DTensor::from_local(split.to_local(), mesh, placements, {.shape = whole.sizes().vec()}).detach();
 }
 
@@ -43,7 +46,8 @@ struct Run {
 };
 
 // Runs the sample and differentiates a fixed weighting of its results.
-Run run(const Sample& sample, std::vector<Tensor> inputs, const std::function<Tensor(const Tensor&)>& as_weight) {
+Run run(const Sample& sample, std::vector<Tensor> inputs,
+        const std::function<Tensor(const Tensor&)>& as_weight) {
   std::vector<Tensor> leaves;
   for (Tensor& t : inputs) {
     t = t.detach();
@@ -56,28 +60,37 @@ Run run(const Sample& sample, std::vector<Tensor> inputs, const std::function<Te
     const Tensor part = (r * as_weight(numbers(r.sizes(), r.scalar_type(), 7))).sum();
     loss = loss.defined() ? loss + part : part;
   }
-  if (loss.defined()) done.gradients = torch::autograd::grad({loss}, leaves, {}, {}, false, /*allow_unused=*/true);
+  if (loss.defined())
+    done.gradients = torch::autograd::grad({loss}, leaves, {}, {}, false, /*allow_unused=*/true);
   return done;
 }
 
 std::string difference(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected) {
-  if (actual.size() != expected.size()) return c10::str(actual.size(), " tensors, expected ", expected.size());
+  if (actual.size() != expected.size())
+    return c10::str(actual.size(), " tensors, expected ", expected.size());
   for (std::size_t i = 0; i < actual.size(); ++i) {
     if (!expected[i].defined() && !actual[i].defined()) continue;
-    if (!expected[i].defined() || !actual[i].defined()) return c10::str("tensor ", i, " is defined on one side only");
-    if (actual[i].sizes() != expected[i].sizes()) return c10::str("tensor ", i, " has shape ", actual[i].sizes(), ", expected ", expected[i].sizes());
+    if (!expected[i].defined() || !actual[i].defined())
+      return c10::str("tensor ", i, " is defined on one side only");
+    if (actual[i].sizes() != expected[i].sizes())
+      return c10::str("tensor ", i, " has shape ", actual[i].sizes(), ", expected ", expected[i].sizes());
     if (!mt::is_dtensor(actual[i])) return c10::str("tensor ", i, " is plain");
     const Tensor whole = mt::DTensor(actual[i]).full_tensor().detach();
-    const auto same = is_close(whole, expected[i].detach(), whole.scalar_type() == torch::kFloat ? 1e-6 : 1e-9);
-    if (!same) return c10::str("tensor ", i, " ", mt::to_string(mt::DTensor(actual[i]).placements()), ": ", same.message());
+    const auto same =
+        is_close(whole, expected[i].detach(), whole.scalar_type() == torch::kFloat ? 1e-6 : 1e-9);
+    if (!same)
+      return c10::str("tensor ", i, " ", mt::to_string(mt::DTensor(actual[i]).placements()), ": ",
+                      same.message());
   }
   return {};
 }
 
 // Empty if right, else what is wrong.
-std::string check(const Sample& sample, const mt::DeviceMesh& mesh, const std::vector<Placements>& layouts, const Run& expected) {
+std::string check(const Sample& sample, const mt::DeviceMesh& mesh, const std::vector<Placements>& layouts,
+                  const Run& expected) {
   std::vector<Tensor> inputs;
-  for (std::size_t i = 0; i < layouts.size(); ++i) inputs.push_back(placed(sample.inputs[i], mesh, layouts[i]));
+  for (std::size_t i = 0; i < layouts.size(); ++i)
+    inputs.push_back(placed(sample.inputs[i], mesh, layouts[i]));
   const Placements whole(static_cast<std::size_t>(mesh.ndim()));
   const Run actual = run(sample, inputs, [&](const Tensor& w) -> Tensor {
     return mt::distribute_tensor(w, mesh, whole, {.src_data_rank = std::nullopt});

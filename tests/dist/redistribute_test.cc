@@ -60,11 +60,14 @@ torch::Tensor shard(torch::Tensor x, const mt::DeviceMesh& mesh, const Placement
 }
 
 bool is_partial(const Placements& placements) {
-  return std::any_of(placements.begin(), placements.end(), [](const mt::Placement& p) { return p.is_partial(); });
+  return std::any_of(placements.begin(), placements.end(),
+                     [](const mt::Placement& p) { return p.is_partial(); });
 }
 
-void check_pair(const torch::Tensor& whole, const mt::DeviceMesh& mesh, const Placements& from, const Placements& to) {
-  const std::string what = c10::str(mesh.to_string(), " ", whole.sizes(), ": ", mt::to_string(from), " -> ", mt::to_string(to));
+void check_pair(const torch::Tensor& whole, const mt::DeviceMesh& mesh, const Placements& from,
+                const Placements& to) {
+  const std::string what =
+      c10::str(mesh.to_string(), " ", whole.sizes(), ": ", mt::to_string(from), " -> ", mt::to_string(to));
   const torch::Tensor local = shard(whole, mesh, from).requires_grad_();
   const mt::DTensor x = mt::DTensor::from_local(local, mesh, from, {.shape = whole.sizes().vec()});
   const mt::DTensor y = x.redistribute(to);
@@ -76,7 +79,8 @@ void check_pair(const torch::Tensor& whole, const mt::DeviceMesh& mesh, const Pl
   ASSERT_TRUE(is_equal(y.full_tensor().detach(), whole)) << what;
   // The gradient of sum(y * c) is c, lying as x does, whole where x is a pending sum.
   const torch::Tensor c = numbers(whole.sizes(), whole.scalar_type(), 9);
-  const mt::DTensor weights = mt::distribute_tensor(c, mesh, Placements(from.size()), {.src_data_rank = std::nullopt});
+  const mt::DTensor weights =
+      mt::distribute_tensor(c, mesh, Placements(from.size()), {.src_data_rank = std::nullopt});
   (y.redistribute(Placements(from.size())) * weights).sum().backward();
   Placements back = from;
   for (mt::Placement& p : back) {
@@ -133,7 +137,8 @@ TEST(Redistribute, StridedShardsGiveTheTensor) {
     // The order of tensor parallelism first: rank (dp, tp) holds part dp of part tp.
     const auto at = *mesh.get_coordinate();
     EXPECT_TRUE(is_equal(x.to_local(), whole.narrow(0, at[1] * 4 + at[0] * 2, 2)));
-    EXPECT_TRUE(is_equal(x.redistribute({Shard(0), Shard(0)}).to_local(), whole.narrow(0, at[0] * 4 + at[1] * 2, 2)));
+    EXPECT_TRUE(
+        is_equal(x.redistribute({Shard(0), Shard(0)}).to_local(), whole.narrow(0, at[0] * 4 + at[1] * 2, 2)));
   });
 }
 
@@ -161,7 +166,8 @@ TEST(Redistribute, EachChangeIsOneCollectiveOrNone) {
     };
     for (const Kind& kind : kinds) {
       const torch::Tensor whole = numbers({6, 5});
-      const mt::DTensor x = mt::DTensor::from_local(shard(whole, mesh, kind.from), mesh, kind.from, {.shape = whole.sizes().vec()});
+      const mt::DTensor x = mt::DTensor::from_local(shard(whole, mesh, kind.from), mesh, kind.from,
+                                                    {.shape = whole.sizes().vec()});
       const std::string plan = mt::explain_redistribute(x, kind.to);
       const mt::CommDebugMode comm;
       const mt::DTensor y = x.redistribute(kind.to);
@@ -184,7 +190,8 @@ TEST(Redistribute, ExplainSaysHowManyCollectivesThereWillBe) {
     const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2});
     const torch::Tensor whole = numbers({5, 3});
     for (const Placements& from : all_placements(2, 2)) {
-      const mt::DTensor x = mt::DTensor::from_local(shard(whole, mesh, from), mesh, from, {.shape = whole.sizes().vec()});
+      const mt::DTensor x =
+          mt::DTensor::from_local(shard(whole, mesh, from), mesh, from, {.shape = whole.sizes().vec()});
       for (const Placements& to : all_placements(2, 2)) {
         const std::string plan = mt::explain_redistribute(x, to);
         const mt::CommDebugMode comm;
@@ -209,7 +216,8 @@ TEST(Redistribute, ConvertsBeforeItSends) {
   on_ranks(2, [](int) {
     const torch::Tensor local = numbers({3, 2}).requires_grad_();
     const mt::DTensor x = mt::DTensor::from_local(local, line(2), {Shard(0)});
-    const mt::DTensor y = x.redistribute({Replicate()}, {.forward_dtype = torch::kBFloat16, .backward_dtype = torch::kHalf});
+    const mt::DTensor y =
+        x.redistribute({Replicate()}, {.forward_dtype = torch::kBFloat16, .backward_dtype = torch::kHalf});
     EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
     y.sum().backward();
     EXPECT_EQ(local.grad().scalar_type(), torch::kFloat);

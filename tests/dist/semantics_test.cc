@@ -9,7 +9,9 @@ using mt::Placements;
 using mt::Replicate;
 using mt::Shard;
 
-mt::DTensor split(const torch::Tensor& whole, const mt::Placement& p, int n) { return mt::distribute_tensor(whole, line(n), {p}); }
+mt::DTensor split(const torch::Tensor& whole, const mt::Placement& p, int n) {
+  return mt::distribute_tensor(whole, line(n), {p});
+}
 torch::Tensor full(const torch::Tensor& t) { return mt::DTensor(t).full_tensor(); }
 
 TEST(DataThatLeaves, IsGlobal) {
@@ -32,8 +34,10 @@ TEST(Printing, ShowsGlobalShapePlacementsMeshAndShard) {
     const mt::DTensor x = split(torch::arange(4), Shard(0), 2);
     std::ostringstream out;
     out << x;
-    EXPECT_EQ(out.str(), rank == 0 ? "DTensor(Long[4], [S(0)] on DeviceMesh((tp=2), [0, 1], cpu)), shard of rank 0:\n 0\n 1\n[ CPULongType{2} ]"
-                                   : "DTensor(Long[4], [S(0)] on DeviceMesh((tp=2), [0, 1], cpu)), shard of rank 1:\n 2\n 3\n[ CPULongType{2} ]");
+    EXPECT_EQ(out.str(), rank == 0 ? "DTensor(Long[4], [S(0)] on DeviceMesh((tp=2), [0, 1], cpu)), shard of "
+                                     "rank 0:\n 0\n 1\n[ CPULongType{2} ]"
+                                   : "DTensor(Long[4], [S(0)] on DeviceMesh((tp=2), [0, 1], cpu)), shard of "
+                                     "rank 1:\n 2\n 3\n[ CPULongType{2} ]");
   });
 }
 
@@ -58,15 +62,17 @@ TEST(Mixing, ScalarTensorsAndTensorsMadeInsideOperatorsAreFine) {
     EXPECT_TRUE(is_equal(full(x * torch::tensor(2.0F)), whole * 2));
     const torch::Tensor q = numbers({1, 2, 4, 6});
     const mt::DTensor heads = split(q, Shard(1), 2);
-    EXPECT_TRUE(is_close(full(torch::scaled_dot_product_attention(heads, heads, heads, {}, 0.0, /*is_causal=*/true)),
-                         torch::scaled_dot_product_attention(q, q, q, {}, 0.0, true), 1e-5));
+    EXPECT_TRUE(
+        is_close(full(torch::scaled_dot_product_attention(heads, heads, heads, {}, 0.0, /*is_causal=*/true)),
+                 torch::scaled_dot_product_attention(q, q, q, {}, 0.0, true), 1e-5));
   });
 }
 
 TEST(Meshes, TensorsOnDifferentMeshesAreAnError) {
   on_ranks(2, [](int) {
     const mt::DTensor x = split(numbers({4}), Shard(0), 2);
-    const mt::DTensor y = mt::distribute_tensor(numbers({4}), mt::DeviceMesh(torch::kCPU, std::vector<int64_t>{1, 0}), {Shard(0)});
+    const mt::DTensor y = mt::distribute_tensor(
+        numbers({4}), mt::DeviceMesh(torch::kCPU, std::vector<int64_t>{1, 0}), {Shard(0)});
     EXPECT_NE(error_of([&] { x + y; }).find("different meshes"), std::string::npos);
   });
 }
@@ -91,7 +97,8 @@ TEST(Meshes, RanksOutsideTakeNoPart) {
     EXPECT_EQ(y.sizes(), whole.sizes());
     if (rank == 1) {
       EXPECT_EQ(x.to_local().numel(), 0);
-      EXPECT_NE(error_of([&] { y.sum().item(); }).find("rank 1 is not in the tensor's mesh"), std::string::npos);
+      EXPECT_NE(error_of([&] { y.sum().item(); }).find("rank 1 is not in the tensor's mesh"),
+                std::string::npos);
     } else {
       EXPECT_TRUE(is_equal(y.to_local(), torch::relu(whole) + 1));
     }
@@ -201,7 +208,8 @@ TEST(Autograd, CanBeDifferentiatedTwice) {
     const torch::Tensor expected = second(whole.clone().requires_grad_());
     EXPECT_TRUE(is_close(full(second(split(whole, Shard(0), 2).requires_grad_())), expected));
     // Through from_local, redistribute and to_local too.
-    const torch::Tensor local = whole.chunk(2)[static_cast<std::size_t>(mt::get_rank())].clone().requires_grad_();
+    const torch::Tensor local =
+        whole.chunk(2)[static_cast<std::size_t>(mt::get_rank())].clone().requires_grad_();
     const mt::DTensor x = mt::DTensor::from_local(local, line(2), {Shard(0)}, {.shape = whole.sizes().vec()});
     const torch::Tensor all = x.redistribute({Replicate()}).to_local();
     const torch::Tensor y = (all * all * all).sum();
@@ -218,7 +226,8 @@ TEST(FromLocal, ShardsThatAreNotEqualAreAnErrorOnEveryRankWhenFirstGathered) {
     // Also on what was made of it.
     const torch::Tensor y = torch::relu(x) + 1;
     EXPECT_NE(error_of([&] { mt::DTensor(y).redistribute({Shard(1)}); }).find("rank"), std::string::npos);
-    EXPECT_TRUE(is_equal(mt::all_reduce(torch::ones({1}), "sum", {}), torch::full({1}, 2.0F))) << "the group still works";
+    EXPECT_TRUE(is_equal(mt::all_reduce(torch::ones({1}), "sum", {}), torch::full({1}, 2.0F)))
+        << "the group still works";
   });
 }
 
@@ -305,13 +314,16 @@ void check_training(int n, const MakeOptimizer& make) {
 
 TEST(Training, SgdWithClippingEqualsOneDevice) {
   for (const int n : {2, 3, 4}) {
-    check_training(n, [](auto parameters) { return torch::optim::SGD(parameters, torch::optim::SGDOptions(0.1).momentum(0.9)); });
+    check_training(n, [](auto parameters) {
+      return torch::optim::SGD(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
+    });
   }
 }
 
 TEST(Training, AdamWWithClippingEqualsOneDevice) {
   for (const int n : {2, 3, 4}) {
-    check_training(n, [](auto parameters) { return torch::optim::AdamW(parameters, torch::optim::AdamWOptions(0.01)); });
+    check_training(
+        n, [](auto parameters) { return torch::optim::AdamW(parameters, torch::optim::AdamWOptions(0.01)); });
   }
 }
 

@@ -12,9 +12,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != text.npos;
-}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 Words shell(Words options, const std::string& command) {
   options.insert(options.end(), {"/bin/sh", "-c", command});
@@ -44,30 +42,27 @@ TEST(RunFailure, FirstFailingRankIsNamedAndItsCodePassedOn) {
 }
 
 TEST(RunFailure, RankEndedByASignalGives128PlusTheSignal) {
-  const Result result = run(
-      shell({"-n", "2"}, "if [ $RANK = 0 ]; then ulimit -c 0; kill -SEGV $$; fi; exec sleep 30"));
+  const Result result =
+      run(shell({"-n", "2"}, "if [ $RANK = 0 ]; then ulimit -c 0; kill -SEGV $$; fi; exec sleep 30"));
   EXPECT_EQ(result.exit_code, 128 + SIGSEGV);
-  EXPECT_TRUE(contains(result.err, ") was ended by signal 11 (Segmentation fault)\n"))
-      << result.err;
+  EXPECT_TRUE(contains(result.err, ") was ended by signal 11 (Segmentation fault)\n")) << result.err;
   EXPECT_TRUE(contains(result.err, "meshtorch-run: ended rank 1\n")) << result.err;
 }
 
 TEST(RunFailure, KilledRankHintsAtMemory) {
   const Result result = run(shell({"-n", "1"}, "kill -KILL $$"));
   EXPECT_EQ(result.exit_code, 128 + SIGKILL);
-  EXPECT_TRUE(contains(
-      result.err, "signal 9 (Killed)\n  do: if nobody killed it, it may have run out of memory"))
+  EXPECT_TRUE(
+      contains(result.err, "signal 9 (Killed)\n  do: if nobody killed it, it may have run out of memory"))
       << result.err;
 }
 
 TEST(RunFailure, RankThatIgnoresSigtermIsKilledAfterTheGrace) {
   const Noticeboard board;
-  LauncherProcess launcher(
-      shell({"-n", "4", "--grace", "0.2"}, "trap '' TERM; " + family(board, "exit 5")));
+  LauncherProcess launcher(shell({"-n", "4", "--grace", "0.2"}, "trap '' TERM; " + family(board, "exit 5")));
   const Result result = launcher.wait();
   EXPECT_EQ(result.exit_code, 5);
-  EXPECT_TRUE(contains(result.err,
-                       "meshtorch-run: killed ranks 0, 2, 3, which had not ended when told to\n"))
+  EXPECT_TRUE(contains(result.err, "meshtorch-run: killed ranks 0, 2, 3, which had not ended when told to\n"))
       << result.err;
   expect_gone(board.wait_for(8));
 }
@@ -82,8 +77,7 @@ TEST(RunFailure, ProcessThatLeftItsGroupIsEndedToo) {
   const Noticeboard board;
   const std::string stay = "echo $$ > " + board.path() + "/a.new; mv " + board.path() + "/a.new " +
                            board.path() + "/a.pid; exec sleep 30";
-  LauncherProcess launcher(shell({"-n", "1"}, "setsid sh -c '" + stay + "' & while [ ! -e " +
-                                                  board.path() +
+  LauncherProcess launcher(shell({"-n", "1"}, "setsid sh -c '" + stay + "' & while [ ! -e " + board.path() +
                                                   "/a.pid ]; do sleep 0.01; done; echo done"));
   const Result left = launcher.wait();
   EXPECT_EQ(left.exit_code, 0);
@@ -103,8 +97,7 @@ TEST(RunExec, MissingProgramIsReportedOnce) {
 TEST(RunExec, ProgramNotOnPathIsReported) {
   const Result result = run({"-n", "1", "no-such-program"});
   EXPECT_EQ(result.exit_code, 127);
-  EXPECT_TRUE(
-      contains(result.err, "do: put it on PATH, or give its path, for instance ./no-such-program"));
+  EXPECT_TRUE(contains(result.err, "do: put it on PATH, or give its path, for instance ./no-such-program"));
 }
 
 TEST(RunExec, MissingInterpreterIsReported) {
@@ -135,18 +128,16 @@ Result run_around(const std::string& command, const std::string& rank_command) {
 
 TEST(RunLimits, TooFewDescriptorsForAllRanksEndsThoseThatStarted) {
   const Noticeboard board;
-  const Result result = run_around("ulimit -n 40; exec \"$0\" -n 40 sh -c \"$1\"",
-                                   board.sign("rank.$RANK") + "exec sleep 30");
+  const Result result =
+      run_around("ulimit -n 40; exec \"$0\" -n 40 sh -c \"$1\"", board.sign("rank.$RANK") + "exec sleep 30");
   EXPECT_EQ(result.exit_code, 125);
   EXPECT_TRUE(contains(result.err, "meshtorch-run: cannot start 40 processes.\n  number "));
-  EXPECT_TRUE(
-      contains(result.err, " failed: pipe: Too many open files\n  do: start fewer, or raise"));
+  EXPECT_TRUE(contains(result.err, " failed: pipe: Too many open files\n  do: start fewer, or raise"));
   expect_gone(board.pids());
 }
 
 TEST(RunLimits, OutputThatCannotBeWrittenEndsTheRun) {
-  const Result result =
-      run_around("exec \"$0\" -n 1 sh -c \"$1\" > /dev/full", "echo x; exec sleep 30");
+  const Result result = run_around("exec \"$0\" -n 1 sh -c \"$1\" > /dev/full", "echo x; exec sleep 30");
   EXPECT_EQ(result.exit_code, 125);
   EXPECT_TRUE(contains(result.err, "cannot write the output: No space left on device; ending all"))
       << result.err;
@@ -165,8 +156,7 @@ TEST_P(RunSignal, ReachesEveryRankAndEndsAll) {
   const Result result = launcher.wait();
   EXPECT_EQ(result.exit_code, 128 + number);
   EXPECT_EQ(lines_of(result.out).size(), 3U) << result.out;
-  EXPECT_TRUE(contains(result.err, "meshtorch-run: got signal " + std::to_string(number)))
-      << result.err;
+  EXPECT_TRUE(contains(result.err, "meshtorch-run: got signal " + std::to_string(number))) << result.err;
   EXPECT_TRUE(contains(result.err, "meshtorch-run: ended ranks 0, 1, 2\n")) << result.err;
   expect_gone(pids);
 }
@@ -176,9 +166,8 @@ INSTANTIATE_TEST_SUITE_P(, RunSignal, testing::Values(SIGINT, SIGTERM, SIGHUP),
 
 TEST(RunSignals, StubbornRanksAreKilledAfterTheGrace) {
   const Noticeboard board;
-  LauncherProcess launcher(
-      shell({"-n", "2", "--grace", "0.2"},
-            "trap '' INT; " + board.sign("rank.$RANK") + "while :; do sleep 0.05; done"));
+  LauncherProcess launcher(shell({"-n", "2", "--grace", "0.2"}, "trap '' INT; " + board.sign("rank.$RANK") +
+                                                                    "while :; do sleep 0.05; done"));
   const std::vector<pid_t> pids = board.wait_for(2);
   launcher.send(SIGINT);
   EXPECT_EQ(launcher.wait().exit_code, 128 + SIGINT);
@@ -187,9 +176,8 @@ TEST(RunSignals, StubbornRanksAreKilledAfterTheGrace) {
 
 TEST(RunSignals, ASecondInterruptKillsAtOnce) {
   const Noticeboard board;
-  LauncherProcess launcher(
-      shell({"-n", "2", "--grace", "60"},
-            "trap '' INT; " + board.sign("rank.$RANK") + "while :; do sleep 0.05; done"));
+  LauncherProcess launcher(shell({"-n", "2", "--grace", "60"}, "trap '' INT; " + board.sign("rank.$RANK") +
+                                                                   "while :; do sleep 0.05; done"));
   const std::vector<pid_t> pids = board.wait_for(2);
   launcher.send(SIGINT);
   std::this_thread::sleep_for(milliseconds(400));
@@ -217,9 +205,8 @@ TEST(RunSignals, KillingTheLauncherLeavesNoProcess) {
 
 TEST(RunTimeout, NamesTheRanksThatStillRan) {
   const Noticeboard board;
-  const Result result =
-      run(shell({"-n", "4", "--timeout", "0.8"},
-                "[ $RANK = 2 ] && exit 0; " + board.sign("rank.$RANK") + "exec sleep 30"));
+  const Result result = run(shell({"-n", "4", "--timeout", "0.8"},
+                                  "[ $RANK = 2 ] && exit 0; " + board.sign("rank.$RANK") + "exec sleep 30"));
   EXPECT_EQ(result.exit_code, 124);
   EXPECT_EQ(result.err,
             "meshtorch-run: timeout: after 0.8 s still running: ranks 0, 1, 3; ending all ranks\n"

@@ -55,8 +55,7 @@ struct Result {
 // One run of the launcher. Whatever happens, it is killed when the test is over.
 class LauncherProcess {
  public:
-  explicit LauncherProcess(const std::vector<std::string>& arguments,
-                           const std::string& input = "") {
+  explicit LauncherProcess(const std::vector<std::string>& arguments, const std::string& input = "") {
     std::array<int, 2> in{};
     std::array<int, 2> out{};
     std::array<int, 2> err{};
@@ -104,9 +103,7 @@ class LauncherProcess {
   }
 
   // Waits without reading any output.
-  int wait_without_reading(milliseconds bound = kBound) {
-    return wait_for_exit(Clock::now() + bound);
-  }
+  int wait_without_reading(milliseconds bound = kBound) { return wait_for_exit(Clock::now() + bound); }
 
  private:
   [[noreturn]] static void execute(const std::vector<std::string>& arguments) {
@@ -114,8 +111,7 @@ class LauncherProcess {
     for (const char* name : {"RANK", "WORLD_SIZE", "OMP_NUM_THREADS"}) unsetenv(name);
     for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) signal(number, SIG_DFL);
     std::vector<char*> words{const_cast<char*>(MESHTORCH_RUN_BINARY)};
-    for (const std::string& argument : arguments)
-      words.push_back(const_cast<char*>(argument.c_str()));
+    for (const std::string& argument : arguments) words.push_back(const_cast<char*>(argument.c_str()));
     words.push_back(nullptr);
     execv(words[0], words.data());
     _exit(99);
@@ -185,15 +181,13 @@ class Noticeboard {
     std::vector<pid_t> found;
     for (const auto& entry : std::filesystem::directory_iterator(path_)) {
       pid_t pid = 0;
-      if (entry.path().extension() == ".pid" && std::ifstream(entry.path()) >> pid)
-        found.push_back(pid);
+      if (entry.path().extension() == ".pid" && std::ifstream(entry.path()) >> pid) found.push_back(pid);
     }
     return found;
   }
   // The pids of that many processes, when all have signed.
   std::vector<pid_t> wait_for(std::size_t count) const {
-    EXPECT_TRUE(wait_until([&] { return pids().size() == count; }))
-        << "not all processes have started";
+    EXPECT_TRUE(wait_until([&] { return pids().size() == count; })) << "not all processes have started";
     return pids();
   }
 
@@ -203,8 +197,7 @@ class Noticeboard {
 
 inline void expect_gone(const std::vector<pid_t>& pids, milliseconds bound = milliseconds(0)) {
   for (const pid_t pid : pids)
-    EXPECT_TRUE(wait_until([&] { return !is_alive(pid); }, bound))
-        << "process " << pid << " is left";
+    EXPECT_TRUE(wait_until([&] { return !is_alive(pid); }, bound)) << "process " << pid << " is left";
 }
 
 }  // namespace meshtorch::run_test

@@ -16,9 +16,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != text.npos;
-}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 Words sorted_lines(const std::string& text) {
   Words lines = lines_of(text);
@@ -71,19 +69,16 @@ TEST(RunOutput, ProgressOfOneRankIsNotOverwrittenByAnother) {
   const auto wait_for = [&](const std::string& name) {
     return "while [ ! -e " + board.path() + "/" + name + " ]; do sleep 0.01; done; ";
   };
-  const auto leave = [&](const std::string& name) {
-    return "touch " + board.path() + "/" + name + "; ";
-  };
-  const Result result = run_shell({"-n", "2"}, "if [ $RANK = 0 ]; then printf '10%%\\r'; " +
-                                                   leave("a") + wait_for("b") + "else " +
-                                                   wait_for("a") + "echo x; " + leave("b") + "fi");
+  const auto leave = [&](const std::string& name) { return "touch " + board.path() + "/" + name + "; "; };
+  const Result result =
+      run_shell({"-n", "2"}, "if [ $RANK = 0 ]; then printf '10%%\\r'; " + leave("a") + wait_for("b") +
+                                 "else " + wait_for("a") + "echo x; " + leave("b") + "fi");
   EXPECT_EQ(result.out, "[rank 0] 10%\r\n[rank 1] x\n");
 }
 
 TEST(RunOutput, FourBusyRanksLoseAndMixNothing) {
   constexpr int kLines = 20000;
-  const std::string count =
-      "seq -f \"line %.0f of $RANK, long enough to be cut in the middle\" 20000";
+  const std::string count = "seq -f \"line %.0f of $RANK, long enough to be cut in the middle\" 20000";
   const Result result = run_shell({"-n", "4"}, count + " & " + count + " >&2; wait");
   EXPECT_EQ(result.exit_code, 0);
   for (const std::string& text : {result.out, result.err}) {
@@ -92,12 +87,11 @@ TEST(RunOutput, FourBusyRanksLoseAndMixNothing) {
     for (const std::string& line : lines_of(text)) {
       const std::string rank = line.substr(6, 1);
       const std::string number = std::to_string(++next[rank]);
-      wrong += line != "[rank " + rank + "] line " + number + " of " + rank +
-                           ", long enough to be cut in the middle";
+      wrong += line !=
+               "[rank " + rank + "] line " + number + " of " + rank + ", long enough to be cut in the middle";
     }
     EXPECT_EQ(wrong, 0);
-    EXPECT_EQ(next, (std::map<std::string, int>{
-                        {"0", kLines}, {"1", kLines}, {"2", kLines}, {"3", kLines}}));
+    EXPECT_EQ(next, (std::map<std::string, int>{{"0", kLines}, {"1", kLines}, {"2", kLines}, {"3", kLines}}));
   }
 }
 
@@ -129,16 +123,15 @@ TEST(RunInput, OnlyRank0Reads) {
 }
 
 TEST(RunEnvironment, OneMachine) {
-  const Result result = run_shell(
-      {"-n", "2", "--no-prefix"},
-      "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $NODE_RANK $GROUP_RANK $MASTER_ADDR");
+  const Result result =
+      run_shell({"-n", "2", "--no-prefix"},
+                "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $NODE_RANK $GROUP_RANK $MASTER_ADDR");
   EXPECT_EQ(sorted_lines(result.out), (Words{"0/2 0/2 0 0 127.0.0.1", "1/2 1/2 0 0 127.0.0.1"}));
 }
 
 TEST(RunEnvironment, SecondMachineOfTwo) {
   const Result result = run_shell(
-      {"-n", "2", "--nnodes=2", "--node-rank", "1", "--master-addr", "10.1.2.3", "--master-port",
-       "29500"},
+      {"-n", "2", "--nnodes=2", "--node-rank", "1", "--master-addr", "10.1.2.3", "--master-port", "29500"},
       "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $NODE_RANK $MASTER_ADDR:$MASTER_PORT");
   EXPECT_EQ(sorted_lines(result.out),
             (Words{"[rank 2] 2/4 0/2 1 10.1.2.3:29500", "[rank 3] 3/4 1/2 1 10.1.2.3:29500"}));
@@ -155,8 +148,8 @@ TEST(RunEnvironment, ThreadsAreSharedOutUnlessSet) {
   const Result one = run_shell({"-n", "1"}, "test $OMP_NUM_THREADS -eq $(nproc) && echo all");
   EXPECT_EQ(one.out, "[rank 0] all\n");
   // The launcher's environment is reached through env, because the tests clear it.
-  const Result set = run({"-n", "1", "env", "OMP_NUM_THREADS=7", MESHTORCH_RUN_BINARY,
-                          "--no-prefix", "-n", "2", "sh", "-c", "echo $OMP_NUM_THREADS"});
+  const Result set = run({"-n", "1", "env", "OMP_NUM_THREADS=7", MESHTORCH_RUN_BINARY, "--no-prefix", "-n",
+                          "2", "sh", "-c", "echo $OMP_NUM_THREADS"});
   EXPECT_EQ(set.out, "[rank 0] 7\n[rank 0] 7\n");
 }
 
@@ -173,8 +166,7 @@ TEST(RunArguments, BelongToTheProgramUnchanged) {
 TEST(RunOptions, HelpNamesTheVariables) {
   const Result result = run({"--help"});
   EXPECT_EQ(result.exit_code, 0);
-  for (const char* part :
-       {"-n", "--grace", "--timeout", "MASTER_PORT", "OMP_NUM_THREADS", "unless"})
+  for (const char* part : {"-n", "--grace", "--timeout", "MASTER_PORT", "OMP_NUM_THREADS", "unless"})
     EXPECT_TRUE(contains(result.out, part)) << part;
 }
 
@@ -201,23 +193,18 @@ TEST_P(RunMistake, IsExplained) {
   EXPECT_EQ(result.err, "meshtorch-run: " + GetParam().message + "\n");
 }
 
-const std::string kSeeHelp =
-    "\n  among the options before the program\n  do: see meshtorch-run --help";
+const std::string kSeeHelp = "\n  among the options before the program\n  do: see meshtorch-run --help";
 const std::string kExample = "\n  do: for instance meshtorch-run -n 4 ./program";
 
 INSTANTIATE_TEST_SUITE_P(
     , RunMistake,
     testing::Values(
-        Mistake{
-            "NoNumber", {"true"}, "the number of processes is missing.\n  option -n" + kExample},
-        Mistake{
-            "NoProgram", {"-n", "2"}, "the program is missing.\n  after the options" + kExample},
+        Mistake{"NoNumber", {"true"}, "the number of processes is missing.\n  option -n" + kExample},
+        Mistake{"NoProgram", {"-n", "2"}, "the program is missing.\n  after the options" + kExample},
         Mistake{"NoProcess",
                 {"-n", "0", "true"},
                 "there must be at least one process.\n  -n 0\n  do: give -n 1 or more"},
-        Mistake{"NotANumber",
-                {"-n", "x", "true"},
-                "Could not convert: --nproc-per-node = x" + kSeeHelp},
+        Mistake{"NotANumber", {"-n", "x", "true"}, "Could not convert: --nproc-per-node = x" + kSeeHelp},
         Mistake{"UnknownOption",
                 {"-n", "1", "--speed", "true"},
                 "The following argument was not expected: --speed" + kSeeHelp},

@@ -46,8 +46,7 @@ class BruteForce {
       std::vector<double> next = least;
       for (std::size_t s = 0; s < states_.size(); ++s) {
         for (std::size_t t = 0; t < states_.size(); ++t) {
-          if (considered(states_[t], from, to))
-            next[t] = std::min(next[t], least[s] + edges_[s][t]);
+          if (considered(states_[t], from, to)) next[t] = std::min(next[t], least[s] + edges_[s][t]);
         }
       }
       least = next;
@@ -70,15 +69,13 @@ class BruteForce {
              (shape_[static_cast<std::size_t>(dim)] > 1 || splits(from, dim) || splits(to, dim));
     };
     for (std::size_t a = 0; a < 2; ++a) {
-      if (state[a] != R && state[a] != from[a] && state[a] != to[a] && !splittable(state[a]))
-        return false;
+      if (state[a] != R && state[a] != from[a] && state[a] != to[a] && !splittable(state[a])) return false;
     }
     return true;
   }
 
   std::size_t number(const Placements& state) const {
-    return static_cast<std::size_t>(std::find(states_.begin(), states_.end(), state) -
-                                    states_.begin());
+    return static_cast<std::size_t>(std::find(states_.begin(), states_.end(), state) - states_.begin());
   }
 
   Indices held(const Placements& placements, const Shape& c) const {
@@ -103,8 +100,7 @@ class BruteForce {
     for (const Shape& c : coordinates_) {
       Indices found;
       for (const Shape& m : coordinates_) {
-        const bool is_member =
-            ((group & 1) != 0 || m[0] == c[0]) && ((group & 2) != 0 || m[1] == c[1]);
+        const bool is_member = ((group & 1) != 0 || m[0] == c[0]) && ((group & 2) != 0 || m[1] == c[1]);
         if (is_member) found.merge(held(before, m));
       }
       const Indices needed = held(after, c);
@@ -136,8 +132,7 @@ class BruteForce {
       per_byte = std::max(per_byte, costs_[a].seconds_per_byte);
       if (b.is_partial()) ops.insert(b.reduce_op());
       if (f.is_partial()) ops.insert(f.reduce_op());
-      if ((b == R && f == R) || (b.is_partial() && f.is_partial()) ||
-          (b.is_shard() && f.is_partial()))
+      if ((b == R && f == R) || (b.is_partial() && f.is_partial()) || (b.is_shard() && f.is_partial()))
         return kNever;
       ++(b.is_partial() ? (f == R ? reduces : scatters)
          : b == R       ? (f.is_shard() ? cuts : spreads)
@@ -145,11 +140,10 @@ class BruteForce {
                         : exchanges);
     }
     const int all = gathers + exchanges + cuts + spreads + reduces + scatters;
-    const bool later_differs = group == 1 && before[1].is_partial() && !ops.empty() &&
-                               before[1].reduce_op() != *ops.begin();
+    const bool later_differs =
+        group == 1 && before[1].is_partial() && !ops.empty() && before[1].reduce_op() != *ops.begin();
     const auto over_wire = [&](double bytes, double padded = 0) {
-      return latency +
-             std::max(bytes - std::floor(bytes / members), (members - 1) * padded) * per_byte;
+      return latency + std::max(bytes - std::floor(bytes / members), (members - 1) * padded) * per_byte;
     };
     if (ops.size() > 1) return kNever;
     if (spreads == all) return largest(after) * 1e-10;

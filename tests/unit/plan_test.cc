@@ -16,8 +16,7 @@ const Placement S1 = Shard(1);
 const Placement P = Partial();
 const Placement PMax = Partial(ReduceOp::max);
 
-Problem problem(Shape shape, Shape mesh, Placements from, Placements to,
-                AxisCost cost = {1e-5, 1e-9}) {
+Problem problem(Shape shape, Shape mesh, Placements from, Placements to, AxisCost cost = {1e-5, 1e-9}) {
   const std::size_t axes = mesh.size();
   return {std::move(shape), 4,
           std::move(mesh),  std::move(from),
@@ -29,8 +28,7 @@ std::string steps_of(const Problem& p) {
   std::string text;
   for (const Step& step : plan_redistribute(p).steps) {
     text.append(text.empty() ? "" : " ").append(to_string(step.kind)).append("[");
-    for (int axis : step.axes)
-      text.append(text.back() == '[' ? "" : ",").append(std::to_string(axis));
+    for (int axis : step.axes) text.append(text.back() == '[' ? "" : ",").append(std::to_string(axis));
     text.append("]");
   }
   return text;
@@ -45,16 +43,10 @@ std::string on_two_axes(Placements from, Placements to) {
 }
 
 TEST(PlanOnOneAxis, EqualPlacementsNeedNothing) { EXPECT_EQ(on_one_axis(S0, S0), ""); }
-TEST(PlanOnOneAxis, ShardToReplicateIsOneAllGather) {
-  EXPECT_EQ(on_one_axis(S0, R), "all_gather[0]");
-}
+TEST(PlanOnOneAxis, ShardToReplicateIsOneAllGather) { EXPECT_EQ(on_one_axis(S0, R), "all_gather[0]"); }
 TEST(PlanOnOneAxis, ShardToShardIsOneAllToAll) { EXPECT_EQ(on_one_axis(S0, S1), "all_to_all[0]"); }
-TEST(PlanOnOneAxis, PartialToReplicateIsOneAllReduce) {
-  EXPECT_EQ(on_one_axis(P, R), "all_reduce[0]");
-}
-TEST(PlanOnOneAxis, PartialToShardIsOneReduceScatter) {
-  EXPECT_EQ(on_one_axis(P, S1), "reduce_scatter[0]");
-}
+TEST(PlanOnOneAxis, PartialToReplicateIsOneAllReduce) { EXPECT_EQ(on_one_axis(P, R), "all_reduce[0]"); }
+TEST(PlanOnOneAxis, PartialToShardIsOneReduceScatter) { EXPECT_EQ(on_one_axis(P, S1), "reduce_scatter[0]"); }
 TEST(PlanOnOneAxis, ReplicateToShardIsLocal) { EXPECT_EQ(on_one_axis(R, S1), "slice[0]"); }
 TEST(PlanOnOneAxis, ReplicateToPartialIsLocal) { EXPECT_EQ(on_one_axis(R, P), "to_partial[0]"); }
 TEST(PlanOnOneAxis, PartialToOtherPartialReducesFirst) {
@@ -67,27 +59,17 @@ TEST(PlanOnOneAxis, StridedShardToShardIsOneAllToAll) {
   EXPECT_EQ(on_one_axis(StridedShard(0, 2), S0), "all_to_all[0]");
 }
 
-TEST(PlanOnTwoAxes, GathersOverBothAtOnce) {
-  EXPECT_EQ(on_two_axes({S0, S0}, {R, R}), "all_gather[0,1]");
-}
+TEST(PlanOnTwoAxes, GathersOverBothAtOnce) { EXPECT_EQ(on_two_axes({S0, S0}, {R, R}), "all_gather[0,1]"); }
 TEST(PlanOnTwoAxes, GathersDifferentDimsAtOnce) {
   EXPECT_EQ(on_two_axes({S0, S1}, {R, R}), "all_gather[0,1]");
 }
-TEST(PlanOnTwoAxes, ReducesOverBothAtOnce) {
-  EXPECT_EQ(on_two_axes({P, P}, {R, R}), "all_reduce[0,1]");
-}
+TEST(PlanOnTwoAxes, ReducesOverBothAtOnce) { EXPECT_EQ(on_two_axes({P, P}, {R, R}), "all_reduce[0,1]"); }
 TEST(PlanOnTwoAxes, ScattersOverBothAtOnce) {
   EXPECT_EQ(on_two_axes({P, P}, {S0, S0}), "reduce_scatter[0,1]");
 }
-TEST(PlanOnTwoAxes, SlicesOverBothAtOnce) {
-  EXPECT_EQ(on_two_axes({R, R}, {S0, S1}), "slice[0,1]");
-}
-TEST(PlanOnTwoAxes, SwapsDimsInOneAllToAll) {
-  EXPECT_EQ(on_two_axes({S0, S1}, {S1, S0}), "all_to_all[0,1]");
-}
-TEST(PlanOnTwoAxes, GathersTheInnerSplitAlone) {
-  EXPECT_EQ(on_two_axes({S0, S0}, {S0, R}), "all_gather[1]");
-}
+TEST(PlanOnTwoAxes, SlicesOverBothAtOnce) { EXPECT_EQ(on_two_axes({R, R}, {S0, S1}), "slice[0,1]"); }
+TEST(PlanOnTwoAxes, SwapsDimsInOneAllToAll) { EXPECT_EQ(on_two_axes({S0, S1}, {S1, S0}), "all_to_all[0,1]"); }
+TEST(PlanOnTwoAxes, GathersTheInnerSplitAlone) { EXPECT_EQ(on_two_axes({S0, S0}, {S0, R}), "all_gather[1]"); }
 TEST(PlanOnTwoAxes, SlicesBeforeItReduces) {
   EXPECT_EQ(on_two_axes({P, R}, {R, S0}), "slice[1] all_reduce[0]");
 }

@@ -92,16 +92,13 @@ TEST(Cost, UnevenPartsCountAsPadded) {
 }
 
 TEST(Cost, AStridedShardMovesLikeAnyShard) {
-  EXPECT_DOUBLE_EQ(move_cost(StridedShard(0, 2), S(0), kTensor, 2, kAxis).seconds,
-                   1000 + 0.5 * 384);
+  EXPECT_DOUBLE_EQ(move_cost(StridedShard(0, 2), S(0), kTensor, 2, kAxis).seconds, 1000 + 0.5 * 384);
   EXPECT_DOUBLE_EQ(move_cost(StridedShard(0, 2), R, kTensor, 2, kAxis).seconds, 1000 + 0.5 * 768);
 }
 
 // ---- One axis ----
 
-TEST(Propagate, ReplicatedOperandsStayReplicated) {
-  EXPECT_EQ(mm({2}, {{R}, {R}}), "[R] [R] -> [R]");
-}
+TEST(Propagate, ReplicatedOperandsStayReplicated) { EXPECT_EQ(mm({2}, {{R}, {R}}), "[R] [R] -> [R]"); }
 
 TEST(Propagate, SplitRowsAndSplitWeightGatherTheWeight) {
   EXPECT_EQ(mm({2}, {{S(0)}, {S(0)}}), "[S(0)] [R] -> [S(0)]");
@@ -225,18 +222,15 @@ TEST(Propagate, FullyShardedWeightsAreGatheredOnTheDataAxisOnly) {
 
 TEST(Propagate, TwoAxesMaySplitOneDim) {
   EXPECT_EQ(relu({8}, {S(0), S(0)}), "[S(0), S(0)] -> [S(0), S(0)]");
-  EXPECT_EQ(mm({2, 2}, {{S(1), S(1)}, {S(0), S(0)}}),
-            "[S(1), S(1)] [S(0), S(0)] -> [P(sum), P(sum)]");
+  EXPECT_EQ(mm({2, 2}, {{S(1), S(1)}, {S(0), S(0)}}), "[S(1), S(1)] [S(0), S(0)] -> [P(sum), P(sum)]");
 }
 
 TEST(Propagate, LaterAxesMustSuitEveryCoordinateOfEarlierOnes) {
   // 4 rows over 3 ranks are 2, 2 and 0, each of which splits by 2.
-  EXPECT_EQ(chosen("*b s -> (b s)", {{{4, 1}}}, {3, 2}, {{S(0), S(0)}}),
-            "[S(0), S(0)] -> [S(0), S(0)]");
+  EXPECT_EQ(chosen("*b s -> (b s)", {{{4, 1}}}, {3, 2}, {{S(0), S(0)}}), "[S(0), S(0)] -> [S(0), S(0)]");
   // 8 rows over 2 ranks are 4 and 4, which do not split by 3 in groups of 5.
   EXPECT_EQ(chosen("*b s -> (b s)", {{{8, 5}}}, {2, 3}, {{S(0), S(0)}}), "[S(0), R] -> [S(0), R]");
-  EXPECT_EQ(chosen("*b s -> (b s)", {{{8, 5}}}, {2, 2}, {{S(0), S(0)}}),
-            "[S(0), S(0)] -> [S(0), S(0)]");
+  EXPECT_EQ(chosen("*b s -> (b s)", {{{8, 5}}}, {2, 2}, {{S(0), S(0)}}), "[S(0), S(0)] -> [S(0), S(0)]");
 }
 
 TEST(Propagate, AMeanIsPendingOnlyWhereEveryPartIsEqual) {
@@ -249,8 +243,7 @@ TEST(Propagate, AMeanIsPendingOnlyWhereEveryPartIsEqual) {
 TEST(Propagate, SplittingLeftOfAnExistingSplitIsNotLocal) {
   // y could be "sliced" on axis 0, but axis 1 holds its rows in another order: gathering the small
   // x is cheaper than moving y.
-  EXPECT_EQ(add({{{8, 1}}, {{8, 64}}}, {2, 2}, {{S(0), R}, {R, S(0)}}),
-            "[R, S(0)] [R, S(0)] -> [R, S(0)]");
+  EXPECT_EQ(add({{{8, 1}}, {{8, 64}}}, {2, 2}, {{S(0), R}, {R, S(0)}}), "[R, S(0)] [R, S(0)] -> [R, S(0)]");
 }
 
 TEST(Propagate, ThreeAxesOfDataSequenceAndTensorParallelism) {
@@ -267,8 +260,7 @@ TEST(Propagate, ThreeAxesOfDataSequenceAndTensorParallelism) {
 TEST(Propagate, AStridedShardIsKeptWhereAllHoldersHaveIt) {
   const Placement strided = StridedShard(1, 2);
   EXPECT_EQ(mm({2, 2}, {{R, R}, {strided, S(1)}}), "[R, R] [SS(1, 2), S(1)] -> [SS(1, 2), S(1)]");
-  EXPECT_EQ(add({{{8, 8}}, {{8, 8}}}, {2}, {{strided}, {strided}}),
-            "[SS(1, 2)] [SS(1, 2)] -> [SS(1, 2)]");
+  EXPECT_EQ(add({{{8, 8}}, {{8, 8}}}, {2}, {{strided}, {strided}}), "[SS(1, 2)] [SS(1, 2)] -> [SS(1, 2)]");
   EXPECT_EQ(mm({2}, {{strided}, {StridedShard(0, 2)}}), "[SS(1, 2)] [SS(0, 2)] -> [P(sum)]");
 }
 
@@ -293,8 +285,7 @@ TEST(Propagate, ElementsOfPairedListsAreSettledSeparately) {
 }
 
 TEST(Propagate, WhatPairedListsShareIsReplicated) {
-  const auto choice =
-      choose(bind("*...[], * -> ...[]", {{{8}, {8}}, {{}}}), on({2}, {{S(0)}, {R}, {P}}));
+  const auto choice = choose(bind("*...[], * -> ...[]", {{{8}, {8}}, {{}}}), on({2}, {{S(0)}, {R}, {P}}));
   EXPECT_EQ(text_of(choice), "[S(0)] [R] [R] -> [S(0)] [R]");
   EXPECT_EQ(choice->options[0].to_string(), "S(0) R R -> S(0) R: element by element");
 }

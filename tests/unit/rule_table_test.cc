@@ -42,13 +42,9 @@ class FakeCall : public OpCall {
     }
     throw std::out_of_range("no tensor " + std::string(tensor));
   }
-  std::int64_t integer(std::string_view argument) const override {
-    return integers(argument).at(0);
-  }
+  std::int64_t integer(std::string_view argument) const override { return integers(argument).at(0); }
   bool flag(std::string_view argument) const override { return integer(argument) != 0; }
-  Numbers integers(std::string_view argument) const override {
-    return numbers_.at(std::string(argument));
-  }
+  Numbers integers(std::string_view argument) const override { return numbers_.at(std::string(argument)); }
 
   std::vector<std::vector<Shape>> operands() const {
     std::vector<std::vector<Shape>> all;
@@ -138,8 +134,7 @@ void expect_binding(const Rule& rule, bool with_optionals) {
   for (int t = 0; t < patterns.operand_count; ++t) {
     const TensorPattern& pattern = patterns.tensors[static_cast<std::size_t>(t)];
     const Shape shape = shape_for(pattern);
-    operands.emplace_back(pattern.list ? 2U : (!pattern.optional || with_optionals ? 1U : 0U),
-                          shape);
+    operands.emplace_back(pattern.list ? 2U : (!pattern.optional || with_optionals ? 1U : 0U), shape);
     for (int d = 0; d < pattern.dim_count; ++d) {
       const DimPattern& dim = pattern.dims[static_cast<std::size_t>(d)];
       if (dim.kind == DimKind::run) hints.lengths[std::string(dim.names[0])] = 1;
@@ -159,9 +154,7 @@ TEST(RuleTable, EveryFixedRuleBinds) {
   }
 }
 
-TEST(RuleTable, HasNoRuleForAnUnknownOperator) {
-  EXPECT_EQ(rule_table().find("no_such_operator"), nullptr);
-}
+TEST(RuleTable, HasNoRuleForAnUnknownOperator) { EXPECT_EQ(rule_table().find("no_such_operator"), nullptr); }
 
 TEST(RuleTable, HasNoRuleForWhatIsRandom) {
   for (const char* op : {"bernoulli.p", "native_dropout", "rand_like", "normal_functional"}) {
@@ -207,8 +200,7 @@ TEST(PointwiseRules, WhatIsWrittenOverIsNeededForItsShapeOnly) {
 // ---- products ----
 
 TEST(MatmulRules, AddmmSharesTheBiasWhereTheProductIsContracted) {
-  const FakeCall call(
-      "addmm", {tensor("self", {6}), tensor("mat1", {4, 8}), tensor("mat2", {8, 6})}, {});
+  const FakeCall call("addmm", {tensor("self", {6}), tensor("mat1", {4, 8}), tensor("mat2", {8, 6})}, {});
   EXPECT_EQ(printed(call),
             "+..., *m k, *k n -> m n\n"
             "S(0) R S(1) -> S(1): split n\n"
@@ -219,8 +211,7 @@ TEST(MatmulRules, AddmmSharesTheBiasWhereTheProductIsContracted) {
 }
 
 TEST(MatmulRules, AddmvWithABroadcastBiasIsNotSplit) {
-  const FakeCall call(
-      "addmv", {tensor("self", {1}), tensor("mat", {4, 8}), tensor("vec", {8})}, {});
+  const FakeCall call("addmv", {tensor("self", {1}), tensor("mat", {4, 8}), tensor("vec", {8})}, {});
   EXPECT_EQ(rule_of(call), "_.., _.., _.. -> _..");
 }
 
@@ -398,14 +389,12 @@ TEST(IndexRules, AnEmbeddingSplitByRowsGivesPendingSums) {
 }
 
 TEST(IndexRules, GatherKeepsDimsWholeInWhichTheIndexIsSmaller) {
-  const FakeCall call("gather", {tensor("self", {4, 6, 5}), tensor("index", {4, 3, 1})},
-                      {{"dim", {1}}});
+  const FakeCall call("gather", {tensor("self", {4, 6, 5}), tensor("index", {4, 3, 1})}, {{"dim", {1}}});
   EXPECT_EQ(rule_of(call), "*x0 s! x2!, x0 i y2! -> x0 i y2!");
 }
 
 TEST(IndexRules, ScatterAddMaySplitWhatIsAdded) {
-  const FakeCall call("scatter_add",
-                      {tensor("self", {4, 6}), tensor("index", {4, 3}), tensor("src", {4, 3})},
+  const FakeCall call("scatter_add", {tensor("self", {4, 6}), tensor("index", {4, 3}), tensor("src", {4, 3})},
                       {{"dim", {1}}});
   EXPECT_EQ(printed(call),
             "+x0 s!, x0 i, *x0 i -> x0 s!\n"
@@ -444,8 +433,8 @@ TEST(NormRules, BatchNormSplitsTheBatchOnlyOutsideTraining) {
 }
 
 TEST(NormRules, GroupNormIsToldTheLocalBatch) {
-  const FakeCall call("native_group_norm",
-                      {tensor("input", {4, 6, 5}), absent("weight"), absent("bias")}, {});
+  const FakeCall call("native_group_norm", {tensor("input", {4, 6, 5}), absent("weight"), absent("bias")},
+                      {});
   EXPECT_EQ(changes_of(call), "factor_size N n");
 }
 
@@ -462,8 +451,7 @@ TEST(LossRules, ALossIsSplitUnlessItIsAMean) {
 }
 
 TEST(LossRules, ASummedLikelihoodSplitByBatchIsPending) {
-  const FakeCall call("nll_loss_forward",
-                      {tensor("self", {8, 6}), tensor("target", {8}), absent("weight")},
+  const FakeCall call("nll_loss_forward", {tensor("self", {8, 6}), tensor("target", {8}), absent("weight")},
                       {{"reduction", {2}}});
   EXPECT_EQ(printed(call),
             "n c! s.., n s.., c!? ->,\n"
@@ -494,8 +482,7 @@ TEST(OptimizerRules, EachElementOfAListIsSplitByItself) {
 
 // ---- attention ----
 
-FakeCall attention(std::int64_t query_heads, std::int64_t key_heads, bool is_causal,
-                   FakeCall::Tensors mask) {
+FakeCall attention(std::int64_t query_heads, std::int64_t key_heads, bool is_causal, FakeCall::Tensors mask) {
   return {"_scaled_dot_product_flash_attention_for_cpu",
           {tensor("query", {2, query_heads, 7, 16}), tensor("key", {2, key_heads, 7, 16}),
            tensor("value", {2, key_heads, 7, 16}), std::move(mask)},
@@ -551,13 +538,12 @@ TEST(ConvolutionRules, TheGradientOfTheBiasKeepsInputChannelsWhole) {
   const auto backward = [](bool has_bias) {
     std::map<std::string, Numbers> numbers{{"groups", {1}}, {"transposed", {0}}};
     if (has_bias) numbers["bias_sizes"] = {6};
-    return rule_of(FakeCall("convolution_backward",
-                            {tensor("grad_output", {8, 6, 9}), tensor("input", {8, 4, 9}),
-                             tensor("weight", {6, 4, 3})},
-                            numbers));
+    return rule_of(
+        FakeCall("convolution_backward",
+                 {tensor("grad_output", {8, 6, 9}), tensor("input", {8, 4, 9}), tensor("weight", {6, 4, 3})},
+                 numbers));
   };
-  EXPECT_EQ(backward(true),
-            "*n o p..!, n c! s..!, o c! k..! -> +n c! s..!, +o c! k..!, +o");
+  EXPECT_EQ(backward(true), "*n o p..!, n c! s..!, o c! k..! -> +n c! s..!, +o c! k..!, +o");
   EXPECT_EQ(backward(false), "*n o p..!, n c s..!, o c k..! -> +n c s..!, +o c k..!, +o");
 }
 

@@ -71,8 +71,7 @@ TEST(Notation, IsAccessibleAsData) {
 TEST(Notation, PrintsTheCanonicalText) {
   EXPECT_EQ(Rule("  *m k ,*k   n->m n ").to_string(), "*m k, *k n -> m n");
   EXPECT_EQ(Rule("a.. s! b.. -> a.. s b..").to_string(), "a.. s! b.. -> a.. s! b..");
-  EXPECT_EQ(Rule("b..  n..!,n..!? ,t[]-> b.. n..!").to_string(),
-            "b.. n..!, n..!?, t[] -> b.. n..!");
+  EXPECT_EQ(Rule("b..  n..!,n..!? ,t[]-> b.. n..!").to_string(), "b.. n..!, n..!?, t[] -> b.. n..!");
   EXPECT_EQ(Rule("*(b  s!) d -> b s d").to_string(), "*(b s!) d -> b s! d");
   EXPECT_EQ(Rule("*k, *k -> ").to_string(), "*k, *k ->");
   EXPECT_EQ(Rule("+...[], * -> ...[]").to_string(), "+...[], * -> ...[]");
@@ -118,18 +117,15 @@ INSTANTIATE_TEST_SUITE_P(
     Each, NotationMistake,
     testing::Values(
         MistakeCase{"m k", "a rule needs '->'"}, MistakeCase{"", "a rule needs '->'"},
-        MistakeCase{"m -> m -> m", "a rule has only one '->'"},
-        MistakeCase{"M -> m", "unexpected character"},
-        MistakeCase{"m. -> m", "unexpected character"},
-        MistakeCase{"a... -> a", "unexpected character"},
+        MistakeCase{"m -> m -> m", "a rule has only one '->'"}, MistakeCase{"M -> m", "unexpected character"},
+        MistakeCase{"m. -> m", "unexpected character"}, MistakeCase{"a... -> a", "unexpected character"},
         MistakeCase{"m *k -> m", "stands once, before its tensor"},
         MistakeCase{"+*m -> m", "stands once, before its tensor"},
         MistakeCase{"m -> *m", "a result is no linear factor"},
         MistakeCase{"m? k -> m", "'?' or '[]' ends a tensor"},
         MistakeCase{"m?? -> m", "'?' or '[]' ends a tensor"},
         MistakeCase{"m[]? -> m", "'?' and '[]' on one tensor"},
-        MistakeCase{"m?[] -> m", "'?' and '[]' on one tensor"},
-        MistakeCase{"(b s -> b s", "'(' without ')'"},
+        MistakeCase{"m?[] -> m", "'?' and '[]' on one tensor"}, MistakeCase{"(b s -> b s", "'(' without ')'"},
         MistakeCase{"b s -> (b s", "'(' without ')'"},
         MistakeCase{"(b 1) -> b", "only names may stand inside ( )"},
         MistakeCase{"(b s..) -> b", "only names may stand inside ( )"},
@@ -171,10 +167,8 @@ TEST(Bind, BroadcastDimsDoNotHoldTheFactor) {
 }
 
 TEST(Bind, BroadcastGivesTheLargerRankAndSizes) {
-  EXPECT_EQ(result_shape(bind("*..., *... -> ...", {{{5, 1, 3}}, {{2, 1}}}), 0, {5, 2, 3}),
-            (Shape{5, 2, 3}));
-  EXPECT_EQ(result_shape(bind("*..., *... -> ...", {{{1, 3}}, {{0, 1}}}), 0, {0, 3}),
-            (Shape{0, 3}));
+  EXPECT_EQ(result_shape(bind("*..., *... -> ...", {{{5, 1, 3}}, {{2, 1}}}), 0, {5, 2, 3}), (Shape{5, 2, 3}));
+  EXPECT_EQ(result_shape(bind("*..., *... -> ...", {{{1, 3}}, {{0, 1}}}), 0, {0, 3}), (Shape{0, 3}));
   EXPECT_EQ(result_shape(bind("*..., *... -> ...", {{{}}, {{}}}), 0, {}), Shape{});
 }
 
@@ -199,9 +193,9 @@ TEST(Bind, AnEllipsisTermIsSplitWithACompoundResultDim) {
 
 TEST(Bind, ARunLengthComesFromAnotherOperandOrAHint) {
   const Rule norm = "b.. n..!, n..!? -> b.. n..!, b.. 1..";
-  EXPECT_EQ(listed(bind(norm, {{{2, 5, 16}}, {{16}}})),
-            listed(bind(norm, {{{2, 5, 16}}, {{16}}},
-                        {.lengths = {{"n", 1}}, .positions = {}, .sizes = {}})));
+  EXPECT_EQ(
+      listed(bind(norm, {{{2, 5, 16}}, {{16}}})),
+      listed(bind(norm, {{{2, 5, 16}}, {{16}}}, {.lengths = {{"n", 1}}, .positions = {}, .sizes = {}})));
   const BoundRule without =
       bind(norm, {{{2, 5, 16}}, {}}, {.lengths = {{"n", 1}}, .positions = {}, .sizes = {}});
   EXPECT_EQ(listed(without),
@@ -236,8 +230,7 @@ TEST(Bind, ASizeOneDimAgainstACompoundIsBroadcast) {
 }
 
 TEST(Bind, UnmatchedSizesComeFromTheLocalResult) {
-  const BoundRule b =
-      bind("*n c _.., *o c _.., +o? -> n o _..", {{{8, 3, 32, 32}}, {{16, 3, 3, 3}}, {}});
+  const BoundRule b = bind("*n c _.., *o c _.., +o? -> n o _..", {{{8, 3, 32, 32}}, {{16, 3, 3, 3}}, {}});
   EXPECT_EQ(result_shape(b, 0, {4, 16, 30, 30}), (Shape{8, 16, 30, 30}));
   EXPECT_EQ(result_shape(bind("*a s -> a 1 _", {{{4, 8}}}), 0, {2, 1, 7}), (Shape{4, 1, 7}));
 }
@@ -305,12 +298,11 @@ TEST(Bind, SaysWhichRankDoesNotFit) {
 }
 
 TEST(Bind, SaysWhichSizesDisagree) {
-  EXPECT_EQ(
-      binding_error("*m k, *k n -> m n", {{{4, 8}}, {{7, 6}}}),
-      "meshtorch: size 7 of dim 0 does not fit `k`, which is 8 elsewhere: operand 1, `*k n`, of "
-      "shape (7, 6)\n"
-      "  in the rule `*m k, *k n -> m n`\n"
-      "  do: give tensors whose shapes agree");
+  EXPECT_EQ(binding_error("*m k, *k n -> m n", {{{4, 8}}, {{7, 6}}}),
+            "meshtorch: size 7 of dim 0 does not fit `k`, which is 8 elsewhere: operand 1, `*k n`, of "
+            "shape (7, 6)\n"
+            "  in the rule `*m k, *k n -> m n`\n"
+            "  do: give tensors whose shapes agree");
 }
 
 TEST(Bind, EveryOtherErrorSaysWhatToDo) {
@@ -327,8 +319,7 @@ TEST(Bind, EveryOtherErrorSaysWhatToDo) {
   expect(binding_error("m, n..? -> m n..", {{{2}}, {}}), "the length of `n..` is not known");
   expect(binding_error("m, n? -> m n", {{{2}}, {}}), "the size of `n` is not known");
   expect(binding_error("(b s) -> b s", {{{6}}}), "the size of `b` is not known");
-  expect(binding_error("(b s) -> b s", {{{6}}}, sizes("b", 4)),
-         "size 6 of dim 0 does not fit `b s`");
+  expect(binding_error("(b s) -> b s", {{{6}}}, sizes("b", 4)), "size 6 of dim 0 does not fit `b s`");
   expect(binding_error("b s, (b s) -> b s", {{{2, 3}}, {{7}}}), "does not fit `b s`, which is 6");
   expect(binding_error("m 1 -> m", {{{2, 3}}}), "dim 1 must have size 1, not 3");
   expect(binding_error("a.. s b.. -> a.. s b..", {{{2, 3}}},
@@ -338,8 +329,7 @@ TEST(Bind, EveryOtherErrorSaysWhatToDo) {
   expect(binding_error("m -> m", {{{2}}, {{2}}}), "2 operands for a rule of 1");
   expect(binding_error("m, n -> m", {{{2}}, {}}), "0 tensors for operand 1, `n`");
   expect(binding_error("...[], ...[] -> ...[]", {{{2}, {2}}, {{2}}}), "lists of 2 and 1 tensors");
-  expect(error_of([] { result_shape(bind("m n -> m", {{{2, 3}}}), 0, {2, 3}); }),
-         "has rank 2, not 1");
+  expect(error_of([] { result_shape(bind("m n -> m", {{{2, 3}}}), 0, {2, 3}); }), "has rank 2, not 1");
 }
 
 // ---- Options ----
@@ -549,10 +539,9 @@ using Arrays = std::vector<Array>;
 Arrays distribute(const Array& a, const Placement& p, std::int64_t extent, std::mt19937& random) {
   Arrays parts;
   for (std::int64_t i = 0; i < extent; ++i) {
-    parts.push_back(p.is_shard()
-                        ? slice(a, static_cast<std::size_t>(p.dim()),
-                                chunk(a.shape[static_cast<std::size_t>(p.dim())], extent, i))
-                        : a);
+    parts.push_back(p.is_shard() ? slice(a, static_cast<std::size_t>(p.dim()),
+                                         chunk(a.shape[static_cast<std::size_t>(p.dim())], extent, i))
+                                 : a);
   }
   if (!p.is_partial()) return parts;
   const double total = p.is_partial(ReduceOp::avg) ? static_cast<double>(extent) : 1;
@@ -584,8 +573,7 @@ std::optional<Array> assemble(const Arrays& parts, const Placement& p) {
       x = p.is_partial(ReduceOp::max) ? std::max(x, parts[i].data[j]) : x + parts[i].data[j];
     }
   }
-  for (double& x : whole.data)
-    x /= p.is_partial(ReduceOp::avg) ? static_cast<double>(parts.size()) : 1;
+  for (double& x : whole.data) x /= p.is_partial(ReduceOp::avg) ? static_cast<double>(parts.size()) : 1;
   return whole;
 }
 
@@ -616,8 +604,8 @@ class Simulation {
 
  private:
   std::optional<Array> evaluate(const BoundRule& bound, const Arrays& operands,
-                                const std::vector<std::int64_t>& mesh,
-                                const std::vector<std::size_t>& picks, std::size_t axis) {
+                                const std::vector<std::int64_t>& mesh, const std::vector<std::size_t>& picks,
+                                std::size_t axis) {
     if (axis == mesh.size()) return test_.compute(operands);
     const Option option = options(bound, test_.contracted).at(picks[axis]);
     feasible_ = feasible_ && feasible(option, bound, mesh[axis]);
@@ -630,8 +618,7 @@ class Simulation {
     for (std::int64_t i = 0; i < mesh[axis]; ++i) {
       Arrays local;
       for (const Arrays& parts : held) local.push_back(parts[static_cast<std::size_t>(i)]);
-      const auto result =
-          evaluate(narrowed(bound, option, mesh[axis], i), local, mesh, picks, axis + 1);
+      const auto result = evaluate(narrowed(bound, option, mesh[axis], i), local, mesh, picks, axis + 1);
       if (!result) return std::nullopt;
       results.push_back(*result);
     }
@@ -729,8 +716,7 @@ class RulesTruth : public testing::TestWithParam<TruthCase> {
     std::mt19937 random{3};
     std::normal_distribution<double> value;
     for (const auto& shapes : GetParam().shapes) {
-      for (const Shape& s : shapes)
-        operands_.push_back(make(s, [&](const Shape&) { return value(random); }));
+      for (const Shape& s : shapes) operands_.push_back(make(s, [&](const Shape&) { return value(random); }));
     }
     count_ = options(bound_, GetParam().contracted).size();
   }

@@ -19,8 +19,7 @@ struct Array {
   std::vector<double> data;
 
   explicit Array(Shape s, double value = 0) : shape(std::move(s)) {
-    const std::int64_t n =
-        std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+    const std::int64_t n = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
     data.assign(static_cast<std::size_t>(n), value);
   }
   double& at(const Shape& index) {
@@ -74,8 +73,7 @@ inline std::size_t rank_of(const Shape& mesh, const Shape& coordinate) {
 // The local array of every rank, and the global tensor that they mean.
 class Simulation {
  public:
-  Simulation(Shape shape, Shape mesh)
-      : shape_(std::move(shape)), mesh_(std::move(mesh)), global_(shape_) {}
+  Simulation(Shape shape, Shape mesh) : shape_(std::move(shape)), mesh_(std::move(mesh)), global_(shape_) {}
 
   // Random terms on the partial axes, nested; the global tensor is what they reduce to.
   void fill(const Placements& placements, std::mt19937& random) {
@@ -90,8 +88,8 @@ class Simulation {
       local_.push_back(part(whole.back(), placements, c));
     });
     each_index(shape_, [&](const Shape& i) {
-      global_.at(i) = meaning(placements, Shape(mesh_.size(), 0), 0,
-                              [&](std::size_t r) { return whole[r].at(i); });
+      global_.at(i) =
+          meaning(placements, Shape(mesh_.size(), 0), 0, [&](std::size_t r) { return whole[r].at(i); });
     });
   }
 
@@ -109,8 +107,7 @@ class Simulation {
       if (local_[rank_of(mesh_, c)].shape != expected.shape) good = false;
       if (!good) return;
       each_index(expected.shape, [&](const Shape& i) {
-        const double got =
-            meaning(placements, c, 0, [&](std::size_t r) { return local_[r].at(i); });
+        const double got = meaning(placements, c, 0, [&](std::size_t r) { return local_[r].at(i); });
         if (!(std::abs(got - expected.at(i)) < 1e-9)) good = false;
       });
     });
@@ -135,8 +132,7 @@ class Simulation {
     Array local(local_shape(shape_, placements, mesh_, c));
     std::vector<std::vector<std::int64_t>> held(shape_.size());
     for (std::size_t d = 0; d < shape_.size(); ++d) {
-      for (const Range& r :
-           held_ranges(shape_[d], static_cast<std::int64_t>(d), placements, mesh_, c)) {
+      for (const Range& r : held_ranges(shape_[d], static_cast<std::int64_t>(d), placements, mesh_, c)) {
         for (std::int64_t i = r.begin; i < r.end(); ++i) held[d].push_back(i);
       }
     }
@@ -150,8 +146,7 @@ class Simulation {
 
   Array received(const Step& step, const Shape& receiver) {
     const std::vector<Shape> members = group_members(mesh_, step.axes, receiver);
-    const bool reduces =
-        step.kind == Step::Kind::all_reduce || step.kind == Step::Kind::reduce_scatter;
+    const bool reduces = step.kind == Step::Kind::all_reduce || step.kind == Step::Kind::reduce_scatter;
     Array result(local_shape(shape_, step.after, mesh_, receiver));
     Array position = result;
     std::iota(position.data.begin(), position.data.end(), 0.0);

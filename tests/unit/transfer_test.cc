@@ -52,8 +52,7 @@ std::vector<Placements> combinations(const Placements& options, std::size_t axes
 
 Placements options_of(const Shape& shape) {
   Placements options{Replicate(), Partial(), Partial(ReduceOp::avg), Partial(ReduceOp::max)};
-  for (std::size_t d = 0; d < shape.size(); ++d)
-    options.push_back(Shard(static_cast<std::int64_t>(d)));
+  for (std::size_t d = 0; d < shape.size(); ++d) options.push_back(Shard(static_cast<std::int64_t>(d)));
   if (!shape.empty()) options.push_back(StridedShard(0, 2));
   if (shape.size() > 1) options.push_back(StridedShard(1, 3));
   return options;
@@ -86,15 +85,15 @@ TEST_P(Redistribution, IsRightBetweenAllPlacements) {
 
 INSTANTIATE_TEST_SUITE_P(
     Meshes, Redistribution,
-    ::testing::Values(
-        Case{{1}, {{}, {3}, {2, 0}}}, Case{{2}, {{}, {0}, {1}, {4}, {5}, {4, 3}, {3, 1, 2}}},
-        Case{{3}, {{}, {2}, {6}, {7}, {6, 3}, {4, 5}, {2, 3, 4}}},
-        Case{{4}, {{}, {3}, {8}, {9}, {8, 4}, {5, 6}, {2, 0}, {4, 2, 5}}},
-        Case{{2, 2}, {{}, {1}, {3}, {4}, {7}, {0}, {4, 8}, {5, 3}, {2, 4, 3}}},
-        Case{{2, 3}, {{}, {5}, {12}, {13}, {6, 12}, {7, 4}, {1, 5}}}, Case{{2, 3}, {{6, 2, 5}}, 5},
-        Case{{3, 1}, {{5}, {6, 4}}}, Case{{2, 2, 2}, {{}, {8}, {11}, {3}}, 29},
-        Case{{2, 2, 2}, {{8, 8}, {5, 9}, {2, 3, 4}}, 1009},
-        Case{{2, 3, 2}, {{12, 12}, {13, 5}}, 1013}, Case{{2, 2, 2, 2}, {{16, 8}}, 200003}),
+    ::testing::Values(Case{{1}, {{}, {3}, {2, 0}}}, Case{{2}, {{}, {0}, {1}, {4}, {5}, {4, 3}, {3, 1, 2}}},
+                      Case{{3}, {{}, {2}, {6}, {7}, {6, 3}, {4, 5}, {2, 3, 4}}},
+                      Case{{4}, {{}, {3}, {8}, {9}, {8, 4}, {5, 6}, {2, 0}, {4, 2, 5}}},
+                      Case{{2, 2}, {{}, {1}, {3}, {4}, {7}, {0}, {4, 8}, {5, 3}, {2, 4, 3}}},
+                      Case{{2, 3}, {{}, {5}, {12}, {13}, {6, 12}, {7, 4}, {1, 5}}},
+                      Case{{2, 3}, {{6, 2, 5}}, 5}, Case{{3, 1}, {{5}, {6, 4}}},
+                      Case{{2, 2, 2}, {{}, {8}, {11}, {3}}, 29},
+                      Case{{2, 2, 2}, {{8, 8}, {5, 9}, {2, 3, 4}}, 1009},
+                      Case{{2, 3, 2}, {{12, 12}, {13, 5}}, 1013}, Case{{2, 2, 2, 2}, {{16, 8}}, 200003}),
     [](const auto& test) {
       std::string name;
       for (std::int64_t extent : test.param.mesh)
@@ -120,18 +119,13 @@ TEST(GroupMembers, AreRowMajorOverTheAxes) {
 }
 
 Step step_of(Step::Kind kind, std::vector<int> axes, Placements before, Placements after) {
-  return {.kind = kind,
-          .axes = std::move(axes),
-          .before = std::move(before),
-          .after = std::move(after)};
+  return {.kind = kind, .axes = std::move(axes), .before = std::move(before), .after = std::move(after)};
 }
 
 TEST(Pieces, OfAnAllToAllAreTheCrossing) {
   const Step step = step_of(Step::Kind::all_to_all, {0}, {Shard(0)}, {Shard(1)});
-  EXPECT_EQ(pieces({4, 6}, {2}, step, {0}, {1}),
-            (std::vector<Piece>{{{{0, 2}, {3, 3}}, {{0, 2}, {0, 3}}}}));
-  EXPECT_EQ(pieces({4, 6}, {2}, step, {1}, {0}),
-            (std::vector<Piece>{{{{0, 2}, {0, 3}}, {{2, 2}, {0, 3}}}}));
+  EXPECT_EQ(pieces({4, 6}, {2}, step, {0}, {1}), (std::vector<Piece>{{{{0, 2}, {3, 3}}, {{0, 2}, {0, 3}}}}));
+  EXPECT_EQ(pieces({4, 6}, {2}, step, {1}, {0}), (std::vector<Piece>{{{{0, 2}, {0, 3}}, {{2, 2}, {0, 3}}}}));
 }
 
 TEST(Pieces, OfStridedShardsAreInOrderOnBothSides) {
@@ -147,8 +141,7 @@ TEST(Pieces, OfRunsThatTouchOnBothSidesAreOneBox) {
 }
 
 TEST(Pieces, OfAReplicatedIndexComeFromOneMember) {
-  const Step step =
-      step_of(Step::Kind::all_to_all, {0, 1}, {Replicate(), Shard(0)}, {Shard(0), Shard(0)});
+  const Step step = step_of(Step::Kind::all_to_all, {0, 1}, {Replicate(), Shard(0)}, {Shard(0), Shard(0)});
   EXPECT_EQ(pieces({8}, {2, 2}, step, {1, 1}, {1, 1}), (std::vector<Piece>{{{{2, 2}}, {{0, 2}}}}));
   EXPECT_TRUE(pieces({8}, {2, 2}, step, {0, 1}, {1, 1}).empty());
   EXPECT_EQ(pieces({8}, {2, 2}, step, {0, 1}, {1, 0}), (std::vector<Piece>{{{{0, 2}}, {{0, 2}}}}));

@@ -23,8 +23,7 @@ int find_free_port() {
   const bool bound = bind(fd, generic, size) == 0 && getsockname(fd, generic, &size) == 0;
   const int error = errno;
   close(fd);
-  if (!bound)
-    throw std::system_error(error, std::generic_category(), "bind to a free loopback port");
+  if (!bound) throw std::system_error(error, std::generic_category(), "bind to a free loopback port");
   return ntohs(address.sin_port);
 }
 

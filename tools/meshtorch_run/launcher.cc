@@ -202,8 +202,7 @@ void Launcher::collect_ended_ranks() {
 void Launcher::write_output() {
   const int error = output_.write_some();
   if (error == 0) return;
-  if (error != EPIPE)
-    say(std::string("cannot write the output: ") + strerror(error) + "; ending all ranks");
+  if (error != EPIPE) say(std::string("cannot write the output: ") + strerror(error) + "; ending all ranks");
   if (!is_ending()) end_all(error == EPIPE ? kSignalBase + SIGPIPE : kLauncherFailed, SIGTERM);
 }
 
@@ -272,10 +271,8 @@ void Launcher::flush_output() {
   while (!output_.empty()) {
     write_output();
     if (output_.empty() || (end_request_ && Clock::now() > give_up_at)) return;
-    std::vector<pollfd> requests{{signals_.fd(), POLLIN, 0},
-                                 {output_.next_destination(), POLLOUT, 0}};
-    poll(requests.data(), requests.size(),
-         end_request_ ? static_cast<int>(kKillPause.count()) : -1);
+    std::vector<pollfd> requests{{signals_.fd(), POLLIN, 0}, {output_.next_destination(), POLLOUT, 0}};
+    poll(requests.data(), requests.size(), end_request_ ? static_cast<int>(kKillPause.count()) : -1);
     while (const std::optional<int> number = signals_.next()) {
       if (*number == SIGCHLD || *number == SIGTSTP) continue;
       if (!exit_code_) exit_code_ = kSignalBase + *number;

@@ -62,8 +62,7 @@ std::size_t count_own_words(const CLI::App& app, const std::vector<std::string>&
   return std::min(i, words.size());
 }
 
-[[noreturn]] void reject(const std::string& wrong, const std::string& where,
-                         const std::string& remedy) {
+[[noreturn]] void reject(const std::string& wrong, const std::string& where, const std::string& remedy) {
   throw std::invalid_argument(wrong + "\n  " + where + "\n  do: " + remedy);
 }
 
@@ -75,8 +74,7 @@ void check_seconds(const std::string& name, double seconds) {
 
 void check_machines(const Options& options, const CLI::App& app) {
   const std::string nnodes = "--nnodes " + std::to_string(options.nnodes);
-  if (options.nnodes < 1)
-    reject("there must be at least one machine.", nnodes, "give --nnodes 1 or more");
+  if (options.nnodes < 1) reject("there must be at least one machine.", nnodes, "give --nnodes 1 or more");
   if (options.nnodes > 1) {
     std::string missing;
     for (const char* name : {"--node-rank", "--master-addr", "--master-port"})
@@ -88,35 +86,29 @@ void check_machines(const Options& options, const CLI::App& app) {
              "machine 0");
   }
   if (options.node_rank < 0 || options.node_rank >= options.nnodes)
-    reject("there is no such machine.",
-           "--node-rank " + std::to_string(options.node_rank) + ", " + nnodes,
+    reject("there is no such machine.", "--node-rank " + std::to_string(options.node_rank) + ", " + nnodes,
            "number the machines from 0 to --nnodes minus 1");
 }
 
 void check(const Options& options, const CLI::App& app) {
   const std::string processes = "-n " + std::to_string(options.processes);
   if (app.count("-n") == 0)
-    reject("the number of processes is missing.", "option -n",
-           "for instance meshtorch-run -n 4 ./program");
-  if (options.processes < 1)
-    reject("there must be at least one process.", processes, "give -n 1 or more");
+    reject("the number of processes is missing.", "option -n", "for instance meshtorch-run -n 4 ./program");
+  if (options.processes < 1) reject("there must be at least one process.", processes, "give -n 1 or more");
   check_machines(options, app);
   if (options.processes > kLargestWorld / options.nnodes)
     reject("that is more processes than this launcher counts.",
            processes + ", --nnodes " + std::to_string(options.nnodes),
            "stay within " + std::to_string(kLargestWorld) + " in all");
-  if (app.count("--master-port") > 0 &&
-      (options.master_port < 1 || options.master_port > kLargestPort))
+  if (app.count("--master-port") > 0 && (options.master_port < 1 || options.master_port > kLargestPort))
     reject("there is no such port.", "--master-port " + std::to_string(options.master_port),
            "give a port from 1 to 65535");
   if (options.master_addr.empty())
-    reject("the address is empty.", "option --master-addr",
-           "give a host name or an IP address of machine 0");
+    reject("the address is empty.", "option --master-addr", "give a host name or an IP address of machine 0");
   check_seconds("--grace", options.grace_seconds);
   check_seconds("--timeout", options.timeout_seconds);
   if (options.command.empty())
-    reject("the program is missing.", "after the options",
-           "for instance meshtorch-run -n 4 ./program");
+    reject("the program is missing.", "after the options", "for instance meshtorch-run -n 4 ./program");
 }
 
 void declare_options(CLI::App& app, Options& options, bool& no_prefix) {
@@ -127,8 +119,7 @@ void declare_options(CLI::App& app, Options& options, bool& no_prefix) {
       ->type_name("PROCESSES");
   app.add_option("--nnodes", options.nnodes, "machines, each with as many processes (default 1)")
       ->type_name("MACHINES");
-  app.add_option("--node-rank", options.node_rank, "number of this machine, from 0")
-      ->type_name("NUMBER");
+  app.add_option("--node-rank", options.node_rank, "number of this machine, from 0")->type_name("NUMBER");
   app.add_option("--master-addr", options.master_addr, "address of machine 0 (default 127.0.0.1)")
       ->type_name("ADDRESS");
   app.add_option("--master-port", options.master_port, "port on machine 0 (default: a free one)")
@@ -136,8 +127,7 @@ void declare_options(CLI::App& app, Options& options, bool& no_prefix) {
   app.add_flag("--no-prefix", no_prefix, "pass lines on without their rank in front");
   app.add_option("--grace", options.grace_seconds, "time between SIGTERM and SIGKILL (default 5)")
       ->type_name("SECONDS");
-  app.add_option("--timeout", options.timeout_seconds,
-                 "end a run that takes longer (default 0: none)")
+  app.add_option("--timeout", options.timeout_seconds, "end a run that takes longer (default 0: none)")
       ->type_name("SECONDS");
 }
 
@@ -151,8 +141,7 @@ ParsedOptions usage_error(const std::string& message) {
 ParsedOptions parse_options(int argc, const char* const* argv) {
   Options options;
   bool no_prefix = false;
-  CLI::App app("Starts a program as several ranks on this machine and ends them together.",
-               "meshtorch-run");
+  CLI::App app("Starts a program as several ranks on this machine and ends them together.", "meshtorch-run");
   declare_options(app, options, no_prefix);
 
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);

@@ -53,8 +53,7 @@ std::vector<Rank*> RankGroup::collect_ended() {
     if (rank->ended) continue;
     rank->end.si_pid = 0;
     const auto id = static_cast<id_t>(rank->pid);
-    if (waitid(P_PID, id, &rank->end, WEXITED | WNOHANG | WNOWAIT) != 0 || rank->end.si_pid == 0)
-      continue;
+    if (waitid(P_PID, id, &rank->end, WEXITED | WNOHANG | WNOWAIT) != 0 || rank->end.si_pid == 0) continue;
     rank->ended = true;
     ended.push_back(rank.get());
   }
@@ -84,8 +83,7 @@ std::vector<pid_t> RankGroup::adopted() const {
   std::vector<pid_t> pids = list_children();
   std::erase_if(pids, [&](pid_t pid) {
     return pid == guardian_.pid() ||
-           std::any_of(ranks_.begin(), ranks_.end(),
-                       [&](const auto& rank) { return rank->pid == pid; });
+           std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& rank) { return rank->pid == pid; });
   });
   return pids;
 }

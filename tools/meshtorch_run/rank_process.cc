@@ -22,8 +22,7 @@ namespace {
 struct Pipe {
   Pipe() {
     std::array<int, 2> ends{};
-    if (pipe2(ends.data(), O_CLOEXEC) != 0)
-      throw std::system_error(errno, std::generic_category(), "pipe");
+    if (pipe2(ends.data(), O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe");
     read_end = ends[0];
     write_end = ends[1];
   }
@@ -48,9 +47,7 @@ int usable_cores() {
 }
 
 void set_environment(const Options& options, int rank, int local_rank) {
-  const auto set = [](const char* name, int value) {
-    setenv(name, std::to_string(value).c_str(), 1);
-  };
+  const auto set = [](const char* name, int value) { setenv(name, std::to_string(value).c_str(), 1); };
   set("RANK", rank);
   set("WORLD_SIZE", options.world_size());
   set("LOCAL_RANK", local_rank);
@@ -117,8 +114,7 @@ RankProcess start_rank(const Options& options, int local_rank, const sigset_t& s
   Pipe failure;  // closed by a successful exec, so that reading it waits for exec and no longer
   const pid_t pid = fork();
   if (pid < 0) throw std::system_error(errno, std::generic_category(), "fork");
-  if (pid == 0)
-    become_rank(options, rank, local_rank, launcher, signal_mask, output, error, failure);
+  if (pid == 0) become_rank(options, rank, local_rank, launcher, signal_mask, output, error, failure);
 
   // Also done by the child: whichever comes first, the group exists before anyone signals it.
   setpgid(pid, pid);

@@ -14,8 +14,7 @@ namespace meshtorch::run {
 // The program could not be run at all; what() is the whole message, exit_code() is 126 or 127.
 class ExecError : public std::runtime_error {
  public:
-  ExecError(const std::string& message, int exit_code)
-      : runtime_error(message), exit_code_(exit_code) {}
+  ExecError(const std::string& message, int exit_code) : runtime_error(message), exit_code_(exit_code) {}
   int exit_code() const { return exit_code_; }
 
  private:

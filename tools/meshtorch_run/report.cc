@@ -9,8 +9,7 @@
 namespace meshtorch::run {
 
 std::string describe_end(int rank, const siginfo_t& end) {
-  const std::string who =
-      "rank " + std::to_string(rank) + " (pid " + std::to_string(end.si_pid) + ")";
+  const std::string who = "rank " + std::to_string(rank) + " (pid " + std::to_string(end.si_pid) + ")";
   if (end.si_code == CLD_EXITED) return who + " exited with code " + std::to_string(end.si_status);
   const std::string text = who + " was ended by " + describe_signal(end.si_status);
   if (end.si_status != SIGKILL) return text;
@@ -27,8 +26,7 @@ std::string describe_signal(int number) {
 
 std::string name_ranks(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i)
-    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
   return text;
 }
 

@@ -89,7 +89,8 @@ class StepRun {
     }
   }
 
-  // The dim along which the members' shards, in the order of the group, are the result of an all-gather; -1 if there is none.
+  // The dim along which the members' shards, in the order of the group, are the result of an all-gather; -1
+  // if there is none.
   std::int64_t dim_of_concatenation(const std::vector<Shape>& all) const {
     std::int64_t dim = -1;
     for (const int axis : step_.axes) {
@@ -102,7 +103,8 @@ class StepRun {
       const Pieces parts = pieces_between(member, coordinate_);
       if (parts.empty()) continue;
       const Range& target = parts[0].target[static_cast<std::size_t>(dim)];
-      const bool is_next = parts.size() == 1 && target.begin == offset && target.size == shape_before(member)[static_cast<std::size_t>(dim)];
+      const bool is_next = parts.size() == 1 && target.begin == offset &&
+                           target.size == shape_before(member)[static_cast<std::size_t>(dim)];
       if (!is_next) return -1;
       offset = target.end();
     }
@@ -126,7 +128,8 @@ class StepRun {
     std::int64_t offset = 0;
     for (std::size_t i = 0; i < all.size(); ++i) {
       const at::Tensor part = packed.narrow(0, offset, counts[i]).view(shape_before(all[i]));
-      for (const Piece& piece : pieces_between(all[i], coordinate_)) box(whole, piece.target).copy_(box(part, piece.source));
+      for (const Piece& piece : pieces_between(all[i], coordinate_))
+        box(whole, piece.target).copy_(box(part, piece.source));
       offset += counts[i];
     }
     return whole;
@@ -183,8 +186,9 @@ class StepRun {
   }
 
   at::Tensor to_partial(const at::Tensor& local) const {
-    const bool is_first = std::all_of(step_.axes.begin(), step_.axes.end(),
-                                      [&](int axis) { return coordinate_[static_cast<std::size_t>(axis)] == 0; });
+    const bool is_first = std::all_of(step_.axes.begin(), step_.axes.end(), [&](int axis) {
+      return coordinate_[static_cast<std::size_t>(axis)] == 0;
+    });
     if (keeps_value(step_.op, is_first)) return local;
     return step_.op == ReduceOp::product ? at::ones_like(local) : at::zeros_like(local);
   }
@@ -197,18 +201,23 @@ class StepRun {
 
 void check_shard(const at::Tensor& local, const Shape& shape, const Layout& layout) {
   const Shape expected = local_shape_of(shape, layout);
-  TORCH_CHECK_VALUE(local.sizes() == c10::IntArrayRef(expected), "meshtorch: the local tensor is not the shard that its layout says\n  local: ",
-                    local.sizes(), "\n  expected: ", c10::IntArrayRef(expected), " of ", c10::IntArrayRef(shape), " under ",
-                    to_string(layout.placements), "\n  do: give from_local the global shape, or set run_check");
+  TORCH_CHECK_VALUE(
+      local.sizes() == c10::IntArrayRef(expected),
+      "meshtorch: the local tensor is not the shard that its layout says\n  local: ", local.sizes(),
+      "\n  expected: ", c10::IntArrayRef(expected), " of ", c10::IntArrayRef(shape), " under ",
+      to_string(layout.placements), "\n  do: give from_local the global shape, or set run_check");
 }
 
 }  // namespace
 
-std::shared_ptr<const Plan> plan_between(const Shape& shape, std::int64_t item_size, const Layout& from, const Layout& to) {
-  return cached_plan({shape, item_size, from.mesh->shape(), from.placements, to.placements, from.mesh->axis_costs()});
+std::shared_ptr<const Plan> plan_between(const Shape& shape, std::int64_t item_size, const Layout& from,
+                                         const Layout& to) {
+  return cached_plan(
+      {shape, item_size, from.mesh->shape(), from.placements, to.placements, from.mesh->axis_costs()});
 }
 
-at::Tensor redistribute_local(const at::Tensor& local, const Shape& shape, const Layout& from, const Layout& to) {
+at::Tensor redistribute_local(const at::Tensor& local, const Shape& shape, const Layout& from,
+                              const Layout& to) {
   if (&from == &to) return local;
   check_shard(local, shape, from);
   const auto plan = plan_between(shape, static_cast<std::int64_t>(local.element_size()), from, to);

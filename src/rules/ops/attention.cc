@@ -57,8 +57,8 @@ std::optional<AttentionDims> attention_dims(const OpCall& call) {
 RuleUse attention(const OpCall& call) {
   const auto dims = attention_dims(call);
   if (!dims) return {"_.., _.., _.., _..? -> _.., _.."};
-  return {Rule::parse(dims->query + "," + dims->key + "," + dims->value + "," + dims->mask +
-                      " -> " + dims->out + "," + dims->logsumexp),
+  return {Rule::parse(dims->query + "," + dims->key + "," + dims->value + "," + dims->mask + " -> " +
+                      dims->out + "," + dims->logsumexp),
           dims->hints()};
 }
 
@@ -66,9 +66,9 @@ RuleUse attention(const OpCall& call) {
 RuleUse attention_backward(const OpCall& call) {
   const auto dims = attention_dims(call);
   if (!dims) return {"_.., _.., _.., _.., _.., _.., _..? -> _.., _.., _.."};
-  return {Rule::parse("*" + dims->out + "," + dims->query + "," + dims->key + "," + dims->value +
-                      "," + dims->out + "," + dims->logsumexp + "," + dims->mask + " -> " +
-                      dims->query + ",+" + dims->key + ",+" + dims->value),
+  return {Rule::parse("*" + dims->out + "," + dims->query + "," + dims->key + "," + dims->value + "," +
+                      dims->out + "," + dims->logsumexp + "," + dims->mask + " -> " + dims->query + ",+" +
+                      dims->key + ",+" + dims->value),
           dims->hints()};
 }
 

@@ -7,8 +7,8 @@ namespace {
 // ---- convolution ----
 
 bool is_batched(const OpCall& call) {
-  return call.shape("input").size() == call.shape("weight").size() &&
-         call.shape("input").size() >= 3 && call.integer("groups") > 0;
+  return call.shape("input").size() == call.shape("weight").size() && call.shape("input").size() >= 3 &&
+         call.integer("groups") > 0;
 }
 
 // Groups g, each of c input channels and o output channels: whole groups may go to different ranks.
@@ -17,12 +17,11 @@ RuleUse grouped(const OpCall& call, Rule rule) {
   const Shape weight = call.shape("weight");
   const Shape input = call.shape("input");
   const std::int64_t outputs = call.flag("transposed") ? weight[1] : weight[0] / groups;
-  return {rule,
-          {.lengths = {},
-           .positions = {},
-           .sizes = {{"g", groups}, {"c", input[1] / groups}, {"o", outputs}}},
-          ReduceOp::sum,
-          {{LocalChange::Kind::factor_size, "groups", "g"}}};
+  return {
+      rule,
+      {.lengths = {}, .positions = {}, .sizes = {{"g", groups}, {"c", input[1] / groups}, {"o", outputs}}},
+      ReduceOp::sum,
+      {{LocalChange::Kind::factor_size, "groups", "g"}}};
 }
 
 RuleUse convolution(const OpCall& call) {
@@ -41,20 +40,17 @@ RuleUse convolution(const OpCall& call) {
 RuleUse convolution_backward(const OpCall& call) {
   if (!is_batched(call)) return {"_.., _.., _.. -> _.., _.., _.."};
   if (call.integer("groups") != 1) {
-    return grouped(call, call.flag("transposed")
-                             ? Rule("*n (g o) p..!, n (g c) s..!, (g c) o k..! -> "
-                                    "+n (g c) s..!, +(g c) o k..!, +(g o)")
-                             : Rule("*n (g o) p..!, n (g c) s..!, (g o) c k..! -> "
-                                    "+n (g c) s..!, +(g o) c k..!, +(g o)"));
+    return grouped(call, call.flag("transposed") ? Rule("*n (g o) p..!, n (g c) s..!, (g c) o k..! -> "
+                                                        "+n (g c) s..!, +(g c) o k..!, +(g o)")
+                                                 : Rule("*n (g o) p..!, n (g c) s..!, (g o) c k..! -> "
+                                                        "+n (g c) s..!, +(g o) c k..!, +(g o)"));
   }
   if (call.flag("transposed")) {
-    return {call.has("bias_sizes")
-                ? Rule("*n o p..!, n c! s..!, c! o k..! -> +n c! s..!, +c! o k..!, +o")
-                : Rule("*n o p..!, n c s..!, c o k..! -> +n c s..!, +c o k..!, +o")};
+    return {call.has("bias_sizes") ? Rule("*n o p..!, n c! s..!, c! o k..! -> +n c! s..!, +c! o k..!, +o")
+                                   : Rule("*n o p..!, n c s..!, c o k..! -> +n c s..!, +c o k..!, +o")};
   }
-  return {call.has("bias_sizes")
-              ? Rule("*n o p..!, n c! s..!, o c! k..! -> +n c! s..!, +o c! k..!, +o")
-              : Rule("*n o p..!, n c s..!, o c k..! -> +n c s..!, +o c k..!, +o")};
+  return {call.has("bias_sizes") ? Rule("*n o p..!, n c! s..!, o c! k..! -> +n c! s..!, +o c! k..!, +o")
+                                 : Rule("*n o p..!, n c s..!, o c k..! -> +n c s..!, +o c k..!, +o")};
 }
 
 void add_convolution(RuleTable& ops) {
@@ -74,8 +70,7 @@ void add_pooling(RuleTable& ops) {
     ops.add(op, "*a.. _ _ _, a.. d! h! w! -> a.. d! h! w!").shape_only("self");
   }
   ops.add({"max_pool2d_with_indices", "adaptive_max_pool2d"}, "a.. _ _ -> a.. _ _, a.. _ _");
-  ops.add({"max_pool3d_with_indices", "adaptive_max_pool3d"},
-          "a.. _ _ _ -> a.. _ _ _, a.. _ _ _");
+  ops.add({"max_pool3d_with_indices", "adaptive_max_pool3d"}, "a.. _ _ _ -> a.. _ _ _, a.. _ _ _");
   for (const char* op : {"max_pool2d_with_indices_backward", "adaptive_max_pool2d_backward"}) {
     ops.add(op, "*a.. _ _, a.. h! w!, a.. _ _ -> a.. h! w!").shape_only("self");
   }
@@ -125,23 +120,21 @@ void add_padding(RuleTable& ops) {
 // ---- interpolation ----
 
 void add_interpolation(RuleTable& ops) {
-  ops.add({"upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_linear1d"},
-          "*n c _ -> n c _");
-  ops.add({"upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d",
-           "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
-           "_upsample_lanczos2d_aa"},
+  ops.add({"upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_linear1d"}, "*n c _ -> n c _");
+  ops.add({"upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d", "upsample_bicubic2d",
+           "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa"},
           "*n c _ _ -> n c _ _");
   ops.add({"upsample_nearest3d", "_upsample_nearest_exact3d", "upsample_trilinear3d"},
           "*n c _ _ _ -> n c _ _ _");
   const LocalChange input_size{LocalChange::Kind::result_sizes, "input_size"};
-  for (const char* op : {"upsample_nearest1d_backward", "_upsample_nearest_exact1d_backward",
-                         "upsample_linear1d_backward"}) {
+  for (const char* op :
+       {"upsample_nearest1d_backward", "_upsample_nearest_exact1d_backward", "upsample_linear1d_backward"}) {
     ops.add(op, "*n c _ -> n c _").local(input_size);
   }
-  for (const char* op : {"upsample_nearest2d_backward", "_upsample_nearest_exact2d_backward",
-                         "upsample_bilinear2d_backward", "upsample_bicubic2d_backward",
-                         "_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa_backward",
-                         "_upsample_lanczos2d_aa_backward"}) {
+  for (const char* op :
+       {"upsample_nearest2d_backward", "_upsample_nearest_exact2d_backward", "upsample_bilinear2d_backward",
+        "upsample_bicubic2d_backward", "_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa_backward",
+        "_upsample_lanczos2d_aa_backward"}) {
     ops.add(op, "*n c _ _ -> n c _ _").local(input_size);
   }
   for (const char* op : {"upsample_nearest3d_backward", "_upsample_nearest_exact3d_backward",

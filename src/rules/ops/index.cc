@@ -23,8 +23,7 @@ RuleUse embedding_dense_backward(const OpCall& call) {
 }
 
 void add_embedding(RuleTable& ops) {
-  ops.add("embedding", "*v d, i.. -> i.. d")
-      .local({LocalChange::Kind::mask_indices, "indices", "v"});
+  ops.add("embedding", "*v d, i.. -> i.. d").local({LocalChange::Kind::mask_indices, "indices", "v"});
   ops.choose("embedding_dense_backward", embedding_dense_backward);
 }
 
@@ -121,8 +120,8 @@ RuleUse scatter_src(const OpCall& call, const std::string& self_mark, const std:
                     bool is_i_whole = true) {
   const auto text = element_index(call, is_i_whole);
   if (!text) return {"_.., _.., _.. -> _.."};
-  return {Rule::parse(self_mark + text->self + "," + text->index + "," + src_mark + text->src +
-                      " ->" + text->self)};
+  return {Rule::parse(self_mark + text->self + "," + text->index + "," + src_mark + text->src + " ->" +
+                      text->self)};
 }
 
 void add_elementwise(RuleTable& ops) {

@@ -34,8 +34,7 @@ RuleUse cat(const OpCall& call) {
   if (shapes.empty()) return {kWholeList};
   const auto before = dims_before(call.integer("dim"), shapes[0].size());
   if (!before || !agree(shapes, static_cast<std::size_t>(*before))) return {kWholeList};
-  return {"+a.. _ b..[] -> a.. _ b..",
-          {.lengths = {{"a", *before}}, .positions = {}, .sizes = {}}};
+  return {"+a.. _ b..[] -> a.. _ b..", {.lengths = {{"a", *before}}, .positions = {}, .sizes = {}}};
 }
 
 RuleUse stack(const OpCall& call) {

@@ -12,9 +12,8 @@ constexpr std::int64_t kNone = 0, kMean = 1, kSum = 2;
 
 bool have_one_shape(const OpCall& call, std::initializer_list<const char*> tensors) {
   const Shape shape = call.shape("self");
-  return std::all_of(tensors.begin(), tensors.end(), [&](const char* tensor) {
-    return !call.has(tensor) || call.shape(tensor) == shape;
-  });
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [&](const char* tensor) { return !call.has(tensor) || call.shape(tensor) == shape; });
 }
 
 // ---- element by element: input, target, and weights if any ----
@@ -41,31 +40,27 @@ RuleUse elementwise_backward(const OpCall& call, const ElementwiseRules& rules) 
 }
 
 void add_elementwise(RuleTable& ops) {
-  ops.choose({"mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"},
-             [](const OpCall& call) {
-               return elementwise(call, {"..., ... -> ...", "a.., a.. ->", "_.., _.. -> _.."},
-                                  {"target"});
-             });
+  ops.choose({"mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"}, [](const OpCall& call) {
+    return elementwise(call, {"..., ... -> ...", "a.., a.. ->", "_.., _.. -> _.."}, {"target"});
+  });
   ops.choose("binary_cross_entropy", [](const OpCall& call) {
-    return elementwise(
-        call, {"..., ..., ...? -> ...", "a.., a.., a..? ->", "_.., _.., _..? -> _.."},
-        {"target", "weight"});
+    return elementwise(call, {"..., ..., ...? -> ...", "a.., a.., a..? ->", "_.., _.., _..? -> _.."},
+                       {"target", "weight"});
   });
   ops.choose("binary_cross_entropy_with_logits", [](const OpCall& call) {
-    return elementwise(call,
-                       {"..., ..., ...?, ...? -> ...", "a.., a.., a..?, a..? ->",
-                        "_.., _.., _..?, _..? -> _.."},
-                       {"target", "weight", "pos_weight"});
+    return elementwise(
+        call, {"..., ..., ...?, ...? -> ...", "a.., a.., a..?, a..? ->", "_.., _.., _..?, _..? -> _.."},
+        {"target", "weight", "pos_weight"});
   });
-  ops.choose({"mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward",
-              "soft_margin_loss_backward"},
-             [](const OpCall& call) {
-               return elementwise_backward(
-                   call, {"*a.., a.., a.. -> a..", "*, a.., a.. -> a..", "_.., _.., _.. -> _.."});
-             });
+  ops.choose(
+      {"mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "soft_margin_loss_backward"},
+      [](const OpCall& call) {
+        return elementwise_backward(call,
+                                    {"*a.., a.., a.. -> a..", "*, a.., a.. -> a..", "_.., _.., _.. -> _.."});
+      });
   ops.choose("binary_cross_entropy_backward", [](const OpCall& call) {
-    return elementwise_backward(call, {"*a.., a.., a.., a..? -> a..", "*, a.., a.., a..? -> a..",
-                                       "_.., _.., _.., _..? -> _.."});
+    return elementwise_backward(
+        call, {"*a.., a.., a.., a..? -> a..", "*, a.., a.., a..? -> a..", "_.., _.., _.., _..? -> _.."});
   });
 }
 

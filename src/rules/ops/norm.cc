@@ -29,8 +29,7 @@ void add_layer_norms(RuleTable& ops) {
   ops.add("native_layer_norm_backward",
           "*a.. n..!, a.. n..!, a.. 1.., a.. 1.., n..!?, n..!? -> a.. n..!, +n..!, +n..!")
       .rank("n", "normalized_shape");
-  ops.add("_fused_rms_norm", "a.. n..!, n..!? -> a.. n..!, a.. 1..")
-      .rank("n", "normalized_shape");
+  ops.add("_fused_rms_norm", "a.. n..!, n..!? -> a.. n..!, a.. 1..").rank("n", "normalized_shape");
   ops.add("_fused_rms_norm_backward", "*a.. n..!, a.. n..!, a.. 1.., n..!? -> a.. n..!, +n..!")
       .rank("n", "normalized_shape");
 }
@@ -38,8 +37,7 @@ void add_layer_norms(RuleTable& ops) {
 void add_group_norms(RuleTable& ops) {
   ops.add("native_group_norm", "n c! s..!, c!?, c!? -> n c! s..!, n _, n _")
       .local({LocalChange::Kind::factor_size, "N", "n"});
-  ops.add("native_group_norm_backward",
-          "*n c! s..!, n c! s..!, n _, n _, c!? -> n c! s..!, +c!, +c!")
+  ops.add("native_group_norm_backward", "*n c! s..!, n c! s..!, n _, n _, c!? -> n c! s..!, +c!, +c!")
       .local({LocalChange::Kind::factor_size, "N", "n"});
 }
 
@@ -59,8 +57,7 @@ void add_batch_norms(RuleTable& ops) {
   ops.choose({"native_batch_norm", "_native_batch_norm_legit"}, batch_norm);
   ops.choose("_native_batch_norm_legit.no_stats", batch_norm_without_statistics);
   // The kernel of LibTorch 2.13 dies (it divides by zero) where a rank has no batch or no channel.
-  ops.add("native_batch_norm_backward",
-          "*n! c! s..!, n! c! s..!, _?, _?, _?, _?, _? -> n! c! s..!, c!, c!");
+  ops.add("native_batch_norm_backward", "*n! c! s..!, n! c! s..!, _?, _?, _?, _?, _? -> n! c! s..!, c!, c!");
 }
 
 }  // namespace

@@ -8,35 +8,31 @@ void add_linear(RuleTable& ops) {
   ops.add({"_foreach_neg", "_foreach_clone", "_foreach_mul.Scalar", "_foreach_mul.ScalarList",
            "_foreach_div.Scalar", "_foreach_div.ScalarList"},
           "*...[] -> ...[]");
-  ops.add({"_foreach_add.List", "_foreach_sub.List", "_foreach_lerp.Scalar",
-           "_foreach_lerp.ScalarList"},
+  ops.add({"_foreach_add.List", "_foreach_sub.List", "_foreach_lerp.Scalar", "_foreach_lerp.ScalarList"},
           "+...[], +...[] -> ...[]");
   ops.add("_foreach_mul.List", "*...[], *...[] -> ...[]");
   ops.add("_foreach_div.List", "*...[], ...[] -> ...[]");
   ops.add({"_foreach_mul.Tensor", "_foreach_div.Tensor"}, "*...[], ... -> ...[]");
   ops.add("_foreach_lerp.List", "+...[], +...[], ...[] -> ...[]");
-  ops.add({"_foreach_addcmul.Scalar", "_foreach_addcmul.ScalarList"},
-          "+...[], *...[], *...[] -> ...[]");
-  ops.add({"_foreach_addcdiv.Scalar", "_foreach_addcdiv.ScalarList"},
-          "+...[], *...[], ...[] -> ...[]");
+  ops.add({"_foreach_addcmul.Scalar", "_foreach_addcmul.ScalarList"}, "+...[], *...[], *...[] -> ...[]");
+  ops.add({"_foreach_addcdiv.Scalar", "_foreach_addcdiv.ScalarList"}, "+...[], *...[], ...[] -> ...[]");
   ops.add("_foreach_addcmul.Tensor", "+...[], *...[], *...[], _ -> ...[]");
   ops.add("_foreach_addcdiv.Tensor", "+...[], *...[], ...[], _ -> ...[]");
 }
 
 void add_unary(RuleTable& ops) {
-  ops.add({"_foreach_abs", "_foreach_acos", "_foreach_asin", "_foreach_atan", "_foreach_ceil",
-           "_foreach_cos", "_foreach_cosh", "_foreach_erf", "_foreach_erfc", "_foreach_exp",
-           "_foreach_expm1", "_foreach_floor", "_foreach_frac", "_foreach_lgamma", "_foreach_log",
-           "_foreach_log10", "_foreach_log1p", "_foreach_log2", "_foreach_reciprocal",
-           "_foreach_round", "_foreach_rsqrt", "_foreach_sigmoid", "_foreach_sign", "_foreach_sin",
-           "_foreach_sinh", "_foreach_sqrt", "_foreach_tan", "_foreach_tanh", "_foreach_trunc"},
+  ops.add({"_foreach_abs",   "_foreach_acos",    "_foreach_asin", "_foreach_atan",       "_foreach_ceil",
+           "_foreach_cos",   "_foreach_cosh",    "_foreach_erf",  "_foreach_erfc",       "_foreach_exp",
+           "_foreach_expm1", "_foreach_floor",   "_foreach_frac", "_foreach_lgamma",     "_foreach_log",
+           "_foreach_log10", "_foreach_log1p",   "_foreach_log2", "_foreach_reciprocal", "_foreach_round",
+           "_foreach_rsqrt", "_foreach_sigmoid", "_foreach_sign", "_foreach_sin",        "_foreach_sinh",
+           "_foreach_sqrt",  "_foreach_tan",     "_foreach_tanh", "_foreach_trunc"},
           "...[] -> ...[]");
-  ops.add({"_foreach_add.Scalar", "_foreach_add.ScalarList", "_foreach_sub.Scalar",
-           "_foreach_sub.ScalarList", "_foreach_clamp_max.Scalar", "_foreach_clamp_max.ScalarList",
-           "_foreach_clamp_min.Scalar", "_foreach_clamp_min.ScalarList",
-           "_foreach_maximum.Scalar", "_foreach_maximum.ScalarList", "_foreach_minimum.Scalar",
-           "_foreach_minimum.ScalarList", "_foreach_pow.Scalar", "_foreach_pow.ScalarList",
-           "_foreach_pow.ScalarAndTensor"},
+  ops.add({"_foreach_add.Scalar", "_foreach_add.ScalarList", "_foreach_sub.Scalar", "_foreach_sub.ScalarList",
+           "_foreach_clamp_max.Scalar", "_foreach_clamp_max.ScalarList", "_foreach_clamp_min.Scalar",
+           "_foreach_clamp_min.ScalarList", "_foreach_maximum.Scalar", "_foreach_maximum.ScalarList",
+           "_foreach_minimum.Scalar", "_foreach_minimum.ScalarList", "_foreach_pow.Scalar",
+           "_foreach_pow.ScalarList", "_foreach_pow.ScalarAndTensor"},
           "...[] -> ...[]");
   ops.add("_foreach_zero", "*...[] -> ...[]").shape_only("self");
   ops.add("_foreach_max", "a..[] -> []").reduce(ReduceOp::max);

@@ -39,9 +39,7 @@ Dims all_dims(const Shape& shape) {
 }
 
 // For any arguments: nothing is split, and a mistake is left for the operator to report.
-RuleUse replicated(int results) {
-  return {results == 1 ? Rule("_.. -> _..") : Rule("_.. -> _.., _..")};
-}
+RuleUse replicated(int results) { return {results == 1 ? Rule("_.. -> _..") : Rule("_.. -> _.., _..")}; }
 
 RuleUse along(const Dims& dims, const Work& work) {
   if (!dims) return replicated(work.results);
@@ -97,8 +95,7 @@ void add_parted(RuleTable& ops) {
     return along(all_dims(call.shape("self")), {.whole = false, .linear = sums_as_it_is(call)});
   });
   ops.choose("sum.dim_IntList", [](const OpCall& call) {
-    return along(listed_dims(call),
-                 {.then = kept(call), .whole = false, .linear = sums_as_it_is(call)});
+    return along(listed_dims(call), {.then = kept(call), .whole = false, .linear = sums_as_it_is(call)});
   });
   ops.choose("nansum", [](const OpCall& call) {
     return along(listed_dims(call), {.then = kept(call), .whole = false});
@@ -109,9 +106,8 @@ void add_parted(RuleTable& ops) {
   ops.choose("count_nonzero", [](const OpCall& call) {
     return along(call.has("dim") ? one_dim(call) : all_dims(call.shape("self")), {.whole = false});
   });
-  ops.choose("count_nonzero.dim_IntList", [](const OpCall& call) {
-    return along(listed_dims_or_none(call), {.whole = false});
-  });
+  ops.choose("count_nonzero.dim_IntList",
+             [](const OpCall& call) { return along(listed_dims_or_none(call), {.whole = false}); });
 
   ops.add("prod", "a.. ->").reduce(ReduceOp::product);
   for (const char* op : {"max", "any", "_is_any_true"}) {
@@ -138,22 +134,18 @@ void add_parted(RuleTable& ops) {
 void add_whole(RuleTable& ops) {
   for (const char* op :
        {"max.dim", "min.dim", "median.dim", "nanmedian.dim", "mode", "kthvalue", "_aminmax.dim"}) {
-    ops.choose(op, [](const OpCall& call) {
-      return along(one_dim(call), {.then = kept(call), .results = 2});
-    });
+    ops.choose(op,
+               [](const OpCall& call) { return along(one_dim(call), {.then = kept(call), .results = 2}); });
   }
   ops.choose("aminmax", [](const OpCall& call) {
-    return call.has("dim") ? along(one_dim(call), {.then = kept(call), .results = 2})
-                           : replicated(2);
+    return call.has("dim") ? along(one_dim(call), {.then = kept(call), .results = 2}) : replicated(2);
   });
   ops.choose({"argmax", "argmin"}, [](const OpCall& call) {
     return call.has("dim") ? along(one_dim(call), {.then = kept(call)}) : replicated(1);
   });
   for (const char* op : {"std.correction", "var.correction", "logsumexp", "linalg_vector_norm",
                          "linalg__powsum", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype"}) {
-    ops.choose(op, [](const OpCall& call) {
-      return along(listed_dims_or_none(call), {.then = kept(call)});
-    });
+    ops.choose(op, [](const OpCall& call) { return along(listed_dims_or_none(call), {.then = kept(call)}); });
   }
   ops.choose({"std_mean.correction", "var_mean.correction"}, [](const OpCall& call) {
     return along(listed_dims_or_none(call), {.then = kept(call), .results = 2});
@@ -168,12 +160,10 @@ void add_scans_and_sorts(RuleTable& ops) {
   ops.choose("cumsum", [](const OpCall& call) {
     return along(one_dim(call), {.then = Then::same, .linear = sums_as_it_is(call)});
   });
-  ops.choose({"cumprod", "logcumsumexp", "_logcumsumexp"}, [](const OpCall& call) {
-    return along(one_dim(call), {.then = Then::same});
-  });
-  ops.choose({"cummax", "cummin", "sort", "sort.stable"}, [](const OpCall& call) {
-    return along(one_dim(call), {.then = Then::same, .results = 2});
-  });
+  ops.choose({"cumprod", "logcumsumexp", "_logcumsumexp"},
+             [](const OpCall& call) { return along(one_dim(call), {.then = Then::same}); });
+  ops.choose({"cummax", "cummin", "sort", "sort.stable"},
+             [](const OpCall& call) { return along(one_dim(call), {.then = Then::same, .results = 2}); });
   ops.choose("topk", [](const OpCall& call) {
     return along(one_dim(call), {.then = Then::another_size, .results = 2});
   });

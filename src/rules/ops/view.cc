@@ -340,8 +340,7 @@ RuleUse slice(const OpCall& call) {
   const auto at = wrapped(call.integer("dim"), rank_of(shape));
   if (!at) return {kWhole};
   const bool from_start = !call.has("start") || call.integer("start") == 0;
-  const bool to_end =
-      !call.has("end") || call.integer("end") >= shape[static_cast<std::size_t>(*at)];
+  const bool to_end = !call.has("end") || call.integer("end") >= shape[static_cast<std::size_t>(*at)];
   if (from_start && to_end && call.integer("step") == 1) return {"*... -> ..."};
   return {"*a.. s! b.. -> a.. _ b..", {.lengths = {}, .positions = {{"s", *at}}, .sizes = {}}};
 }
@@ -357,13 +356,11 @@ RuleUse into_zeros(Rule rule, std::int64_t dim, std::int64_t rank) {
 }
 
 RuleUse slice_backward(const OpCall& call) {
-  return into_zeros("*a.. _ b.. -> a.. _ b..", call.integer("dim"),
-                    rank_of(call.integers("input_sizes")));
+  return into_zeros("*a.. _ b.. -> a.. _ b..", call.integer("dim"), rank_of(call.integers("input_sizes")));
 }
 
 RuleUse select_backward(const OpCall& call) {
-  return into_zeros("*a.. b.. -> a.. _ b..", call.integer("dim"),
-                    rank_of(call.integers("input_sizes")));
+  return into_zeros("*a.. b.. -> a.. _ b..", call.integer("dim"), rank_of(call.integers("input_sizes")));
 }
 
 RuleUse unfold(const OpCall& call) {
@@ -373,8 +370,7 @@ RuleUse unfold(const OpCall& call) {
 }
 
 RuleUse unfold_backward(const OpCall& call) {
-  return into_zeros("*a.. _ b.. w! -> a.. _ b..", call.integer("dim"),
-                    rank_of(call.integers("input_sizes")));
+  return into_zeros("*a.. _ b.. w! -> a.. _ b..", call.integer("dim"), rank_of(call.integers("input_sizes")));
 }
 
 // ---- diagonals ----
@@ -392,8 +388,7 @@ RuleUse diagonal_of(std::int64_t rank, std::int64_t dim1, std::int64_t dim2, boo
     if (is_kept) diagonal += " " + name(static_cast<std::size_t>(d));
   }
   diagonal += " _";
-  return {Rule::parse(is_operand ? "*" + tensor + " ->" + diagonal
-                                 : "*" + diagonal + " ->" + tensor)};
+  return {Rule::parse(is_operand ? "*" + tensor + " ->" + diagonal : "*" + diagonal + " ->" + tensor)};
 }
 
 RuleUse diagonal(const OpCall& call) {
@@ -401,13 +396,12 @@ RuleUse diagonal(const OpCall& call) {
 }
 
 RuleUse diag_embed(const OpCall& call) {
-  return diagonal_of(rank_of(call.shape("self")) + 1, call.integer("dim1"), call.integer("dim2"),
-                     false);
+  return diagonal_of(rank_of(call.shape("self")) + 1, call.integer("dim1"), call.integer("dim2"), false);
 }
 
 RuleUse diagonal_backward(const OpCall& call) {
-  RuleUse use = diagonal_of(rank_of(call.integers("input_sizes")), call.integer("dim1"),
-                            call.integer("dim2"), false);
+  RuleUse use =
+      diagonal_of(rank_of(call.integers("input_sizes")), call.integer("dim1"), call.integer("dim2"), false);
   use.changes = {{LocalChange::Kind::result_sizes, "input_sizes"}};
   return use;
 }
@@ -434,9 +428,8 @@ void add_parts(RuleTable& ops) {
   for (const char* op : {"unbind.int", "unbind_copy.int"}) {
     ops.add(op, "*a.. s! b.. -> a.. b..[]").at("s", "dim");
   }
-  for (const char* op : {"split.Tensor", "split_copy.Tensor", "split_with_sizes",
-                         "split_with_sizes_copy", "unsafe_split.Tensor",
-                         "unsafe_split_with_sizes"}) {
+  for (const char* op : {"split.Tensor", "split_copy.Tensor", "split_with_sizes", "split_with_sizes_copy",
+                         "unsafe_split.Tensor", "unsafe_split_with_sizes"}) {
     ops.add(op, "*a.. s! b.. -> a.. _ b..[]").at("s", "dim");
   }
   ops.add("narrow_copy", "*a.. s! b.. -> a.. _ b..").at("s", "dim");
