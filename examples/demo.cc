@@ -28,7 +28,7 @@ TORCH_MODULE(Mlp);
 
 // Splits the hidden units over axis tp: 30 of them, which 2 ranks share evenly and 4 would not; both are
 // fine.
-void parallelize(const Mlp& model, const mt::DeviceMesh& mesh) {
+void parallelize(Mlp model, const mt::DeviceMesh& mesh) {
   const auto place = [&](torch::Tensor& p, const mt::Placement& on_tp) {
     p.set_data(mt::distribute_tensor(p.detach(), mesh, {mt::Replicate(), on_tp}));
   };
@@ -38,7 +38,7 @@ void parallelize(const Mlp& model, const mt::DeviceMesh& mesh) {
   place(model->down->bias, mt::Replicate());
 }
 
-std::vector<double> train(const Mlp& model, const torch::Tensor& batch, const torch::Tensor& target) {
+std::vector<double> train(Mlp model, const torch::Tensor& batch, const torch::Tensor& target) {
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.02));
   std::vector<double> losses;
   for (int step = 0; step < 30; ++step) {
