@@ -19,8 +19,7 @@ at::Tensor whole(const at::Tensor& tensor) {
   if (meta == nullptr) return tensor;
   TORCH_CHECK(meta->mesh->coordinate(), "meshtorch: rank ", meta->mesh->world_rank(),
               " is not in the tensor's mesh and cannot read its data");
-  const Layout* replicated = meta->mesh->layout(Placements(meta->layout->placements.size()));
-  return local_under(tensor, *replicated);
+  return whole_local(tensor);
 }
 
 // item(): the global value, on every rank.

@@ -132,4 +132,9 @@ at::Tensor local_under(const at::Tensor& tensor, const Layout& to) {
   return redistribute_local(meta.local, shape, *meta.layout, to);
 }
 
+at::Tensor whole_local(const at::Tensor& tensor) {
+  MeshImpl& mesh = *meta_of(tensor)->mesh;
+  return local_under(tensor, *mesh.layout(Placements(mesh.shape().size())));
+}
+
 }  // namespace meshtorch

@@ -19,5 +19,7 @@ Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout,
 // were only assumed to be equal, and the plan communicates, the ranks first compare them; shards that differ
 // are an error on every rank.
 at::Tensor local_under(const at::Tensor& tensor, const Layout& to);
+// The same with every axis replicated: the whole tensor.
+at::Tensor whole_local(const at::Tensor& tensor);
 
 }  // namespace meshtorch

@@ -10,24 +10,18 @@
 namespace meshtorch {
 namespace {
 
-at::Tensor whole(const at::Tensor& tensor) {
-  const DTensorMeta& meta = *meta_of(tensor);
-  const Layout* replicated = meta.layout->mesh->layout(Placements(meta.layout->placements.size()));
-  return local_under(tensor, *replicated);
-}
-
 // The shard of the base after the view's value has been put in its place.
 at::Tensor base_with(const at::Tensor& view, const WriteBack& way) {
   const DTensorMeta& base = *meta_of(way.base);
   const Layout* replicated = base.layout->mesh->layout(Placements(base.layout->placements.size()));
-  const at::Tensor full =
-      at::empty_strided(way.base.sizes(), way.base.strides(), base.local.options()).copy_(whole(way.base));
+  const at::Tensor full = at::empty_strided(way.base.sizes(), way.base.strides(), base.local.options())
+                              .copy_(whole_local(way.base));
   torch::jit::Stack stack = way.arguments;
   stack[0] = full;
   way.op.callBoxed(&stack);
   const at::Tensor part =
       stack[0].isTensor() ? stack[way.result].toTensor() : stack[0].toTensorVector()[way.result];
-  part.copy_(whole(view));
+  part.copy_(whole_local(view));
   return redistribute_local(full, way.base.sizes().vec(), *replicated, *base.layout);
 }
 
