@@ -20,6 +20,7 @@ for probe in "${!package_of[@]}"; do
     *) command -v "$probe" >/dev/null || missing+=("${package_of[$probe]}") ;;
   esac
 done
+python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 
 if [ ${#missing[@]} -gt 0 ]; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
