@@ -59,6 +59,8 @@ class LauncherProcess {
     std::array<int, 2> in{};
     std::array<int, 2> out{};
     std::array<int, 2> err{};
+    // Where the tests themselves have no standard input, a pipe must not take its number.
+    if (fcntl(STDIN_FILENO, F_GETFD) < 0) open("/dev/null", O_RDONLY);
     for (auto* ends : {&in, &out, &err}) EXPECT_EQ(pipe2(ends->data(), O_CLOEXEC), 0);
     pid_ = fork();
     if (pid_ == 0) {
