@@ -10,7 +10,7 @@ namespace meshtorch {
 
 at::Tensor guard_gradient(const at::Tensor& tensor) {
   const DTensorMeta& meta = *meta_of(tensor);
-  const Layout* replicated = meta.mesh->layout(Placements(meta.layout->placements.size()));
+  const Layout* replicated = meta.mesh->replicated();
   return differentiable(
       "GradientGuard", tensor, [](const at::Tensor& x) { return x.alias(); },
       [replicated](const at::Tensor& gradient) {

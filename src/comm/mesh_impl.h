@@ -52,6 +52,8 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
 
   // The layouts of tensors on this mesh, and what was decided about operators on them.
   const Layout* layout(const Placements& placements) { return layouts_.get(placements); }
+  // The layout that is replicated on every axis.
+  const Layout* replicated() { return layout(Placements(shape_.size())); }
   DecisionCache& decisions() { return *decisions_; }
 
   ~MeshImpl();

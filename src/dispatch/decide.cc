@@ -45,15 +45,7 @@ class Decider {
     } catch (const c10::NotImplementedError&) {
       return {};
     }
-    std::vector<at::Tensor> results;
-    for (const c10::IValue& value : stack) {
-      if (value.isTensor()) {
-        results.push_back(value.toTensor());
-      } else if (value.isTensorList()) {
-        for (const at::Tensor& t : value.toTensorVector()) results.push_back(t);
-      }
-    }
-    return results;
+    return tensors_in(stack);
   }
 
   // Out arguments are no operands of the rule.
@@ -62,7 +54,7 @@ class Decider {
   }
 
   Placements placements_of(const Operand& operand) const {
-    return operand.meta != nullptr ? operand.meta->layout->placements : Placements(mesh_.shape().size());
+    return operand.meta != nullptr ? operand.meta->layout->placements : mesh_.replicated()->placements;
   }
 
   bool bind_rule() {
@@ -80,9 +72,8 @@ class Decider {
     try {
       bound_ = std::make_shared<BoundRule>(meshtorch::bind(use_->rule, shapes, use_->hints));
       return true;
-    } catch (const std::invalid_argument& error) {
+    } catch (const std::invalid_argument&) {
       // Shapes that the rule does not know, or that are wrong: the operator itself will say.
-      decision_->why = error.what();
       return false;
     }
   }
@@ -169,8 +160,6 @@ class Decider {
     for (const Placements& placements : choice.results)
       decision_->results.push_back({mesh_.layout(placements), {}, {}});
     decision_->bound = bound_;
-    decision_->why = "rule " + use_->rule.to_string();
-    for (const Option& option : choice.options) decision_->why += "\n  " + option.to_string();
     return std::all_of(use_->changes.begin(), use_->changes.end(),
                        [&](const LocalChange& change) { return apply(change, choice); });
   }
@@ -246,7 +235,7 @@ class Decider {
     decision_->masks.clear();
     decision_->results.clear();
     decision_->bound = nullptr;
-    const Layout* replicated = mesh_.layout(Placements(mesh_.shape().size()));
+    const Layout* replicated = mesh_.replicated();
     std::int64_t gathered = 0;
     for (std::size_t o = 0; o < operands_.size(); ++o) {
       const Operand& operand = operands_[o];
@@ -256,7 +245,6 @@ class Decider {
       if (info_.arguments[operand.argument].is_written) decision_->restores.push_back(o);
     }
     if (info_.rule == nullptr && gathered > 0) note_replicated_operator(info_.name, gathered);
-    if (decision_->why.empty()) decision_->why = "no rule: replicated";
   }
 
   const OperatorInfo& info_;
@@ -278,7 +266,7 @@ std::shared_ptr<Decision> decide(const OperatorInfo& info, const Operands& opera
 }
 
 void complete(Decision& decision, MeshImpl& mesh, const std::vector<at::Tensor>& local_results) {
-  const Layout* replicated = mesh.layout(Placements(mesh.shape().size()));
+  const Layout* replicated = mesh.replicated();
   std::vector<ResultPlan> plans;
   for (std::size_t i = 0; i < local_results.size(); ++i) {
     const at::Tensor& local = local_results[i];

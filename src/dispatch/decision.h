@@ -46,8 +46,6 @@ struct Decision {
   // are known.
   std::shared_ptr<const BoundRule> bound;
   std::vector<at::Tensor> shapes;
-  // For explain(): the rule and the choice, in words.
-  std::string why;
 };
 
 // A call as numbers: the operator, each tensor's layout, type, sizes and strides, and the arguments that

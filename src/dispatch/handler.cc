@@ -5,6 +5,7 @@
 
 #include "comm/pending.h"
 #include "dispatch/mixing.h"
+#include "dispatch/stack_call.h"
 #include "local/index_mask.h"
 #include "meshtorch/device_mesh.h"
 #include "redistribute/execute/execute.h"
@@ -36,19 +37,6 @@ void append_number(CallKey& key, const c10::IValue& value) {
     TORCH_INTERNAL_ASSERT(false, "an argument of type ", value.tagKind(),
                           " cannot stand in the key of a call");
   }
-}
-
-// The tensors among `count` values, list elements one by one.
-std::vector<at::Tensor> tensors_in(c10::ArrayRef<c10::IValue> values) {
-  std::vector<at::Tensor> found;
-  for (const c10::IValue& value : values) {
-    if (value.isTensor()) {
-      found.push_back(value.toTensor());
-    } else if (value.isTensorList()) {
-      for (const at::Tensor& t : value.toTensorVector()) found.push_back(t);
-    }
-  }
-  return found;
 }
 
 }  // namespace
@@ -138,8 +126,7 @@ void Handler::check_plain_operands() {
     if (operand.tensor.dim() > 0) check_mixing(info_, operand);
     if (!info_.arguments[operand.argument].is_written) continue;
     const at::Tensor local = operand.tensor.detach();
-    const at::Tensor replicated =
-        wrap(local, mesh_->layout(Placements(mesh_->shape().size())), local.sizes(), local.strides());
+    const at::Tensor replicated = wrap(local, mesh_->replicated(), local.sizes(), local.strides());
     operand.tensor.unsafeGetTensorImpl()->shallow_copy_from(replicated.getIntrusivePtr());
     operand.meta = meta_of(operand.tensor);
   }
@@ -190,9 +177,9 @@ Handler::LocalTensors Handler::localize_arguments(const Decision& decision) {
     const Operand& operand = operands_[i];
     at::Tensor local = operand.meta != nullptr ? operand.meta->local : operand.tensor;
     if (const Layout* target = decision.moves[i]) {
-      const Layout& replicated = *mesh_->layout(Placements(mesh_->shape().size()));
-      local = operand.meta != nullptr ? local_under(operand.tensor, *target)
-                                      : redistribute_local(local, local.sizes().vec(), replicated, *target);
+      local = operand.meta != nullptr
+                  ? local_under(operand.tensor, *target)
+                  : redistribute_local(local, local.sizes().vec(), *mesh_->replicated(), *target);
     }
     if (operand.element < 0) argument(operand.argument) = local;
     locals.push_back(std::move(local));
@@ -227,10 +214,15 @@ void Handler::localize_list(std::size_t index, const LocalTensors& locals) {
 void Handler::restore_written(const Decision& decision, const LocalTensors& locals) {
   if (!info_.writes) return;
   for (const std::size_t i : decision.restores) {
-    const DTensorMeta& meta = *operands_[i].meta;
+    DTensorMeta& meta = *operands_[i].meta;
+    // What was written is whole here, and an out= tensor may have got another shape.
     const at::Tensor back =
-        redistribute_local(locals[i], operands_[i].tensor.sizes().vec(), *decision.moves[i], *meta.layout);
-    if (!back.is_same(meta.local)) meta.local.copy_(back);
+        redistribute_local(locals[i], locals[i].sizes().vec(), *decision.moves[i], *meta.layout);
+    if (back.sizes() != meta.local.sizes()) {
+      meta.local = back.clone();
+    } else if (!back.is_same(meta.local)) {
+      meta.local.copy_(back);
+    }
   }
   for (const Operand& operand : operands_) {
     if (info_.arguments[operand.argument].is_written && operand.meta != nullptr && operand.meta->write_back) {
@@ -255,7 +247,13 @@ void Handler::wrap_results(const Decision& decision, const torch::jit::Stack& ar
   for (std::size_t r = 0; r < count; ++r) {
     c10::IValue& value = stack_[stack_.size() - count + r];
     if (const int written = info_.returned_argument[r]; written >= 0) {
-      value = written_operand(written);
+      const at::Tensor& target = written_operand(written);
+      const ResultPlan& plan = decision.results[next++];
+      // An out= tensor takes the shape of the result.
+      if (target.sizes() != c10::IntArrayRef(plan.sizes)) {
+        target.unsafeGetTensorImpl()->set_sizes_and_strides(plan.sizes, plan.strides);
+      }
+      value = target;
     } else if (value.isTensor()) {
       value = wrapped(std::move(value).toTensor());
     } else if (value.isTensorList()) {

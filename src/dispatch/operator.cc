@@ -139,7 +139,6 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle)
       if (argument < 0 && !result.alias_info()->isWrite()) is_view = true;
     }
     returned_argument.push_back(argument);
-    returns_list.push_back(kind_of(*result.type()) == ArgumentInfo::Kind::tensor_list);
   }
   changes_shape = op.hasTag(at::Tag::inplace_view);
   is_composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
@@ -153,6 +152,13 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle)
   }
   if (name == "view" || name == "_unsafe_view")
     local_op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::reshape", "");
+}
+
+std::optional<std::size_t> OperatorInfo::find(std::string_view argument) const {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name == argument) return i;
+  }
+  return std::nullopt;
 }
 
 const OperatorInfo& operator_info(const c10::OperatorHandle& op) {

@@ -4,7 +4,9 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rules/table.h"
@@ -30,6 +32,9 @@ struct ArgumentInfo {
 struct OperatorInfo {
   explicit OperatorInfo(const c10::OperatorHandle& op);
 
+  // The number of the argument with this name, if there is one.
+  std::optional<std::size_t> find(std::string_view argument) const;
+
   c10::OperatorHandle op;
   std::string name;  // "add.Tensor", with the namespace if it is not aten
   std::vector<ArgumentInfo> arguments;
@@ -37,7 +42,6 @@ struct OperatorInfo {
   bool takes_lists = false;                // of tensors
   // For each result, the argument that it is (in-place, out=), or -1.
   std::vector<int> returned_argument;
-  std::vector<bool> returns_list;
   bool is_view = false;        // a result shares the memory of an argument that is not written
   bool writes = false;         // some argument is written
   bool changes_shape = false;  // in place, shape included: squeeze_, t_

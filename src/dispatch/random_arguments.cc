@@ -47,11 +47,7 @@ RandomArguments::RandomArguments(Handler& call) : call_(call) {
 }
 
 std::optional<std::size_t> RandomArguments::find(std::string_view name) const {
-  const auto& arguments = call_.info().arguments;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].name == name) return i;
-  }
-  return std::nullopt;
+  return call_.info().find(name);
 }
 
 std::size_t RandomArguments::index(std::string_view name) const {

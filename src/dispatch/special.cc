@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <numeric>
 #include <unordered_map>
 
 #include "dispatch/handler.h"
@@ -45,101 +46,93 @@ void copy(Handler& call) {
   call.finish(target);
 }
 
+// The dims to reduce: all of them where none are given.
+std::vector<std::int64_t> reduced_dims(const at::Tensor& self, const c10::IValue& dims = {}) {
+  if (!dims.isNone() && !dims.toIntVector().empty()) return dims.toIntVector();
+  std::vector<std::int64_t> all(static_cast<std::size_t>(self.dim()));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+std::optional<at::ScalarType> dtype_of(const c10::IValue& dtype) {
+  return dtype.isNone() ? std::nullopt : std::optional(dtype.toScalarType());
+}
+
+// How many elements of `self` went into each of `result`.
+double elements_in_each(const at::Tensor& self, const at::Tensor& result) {
+  return static_cast<double>(self.numel()) / static_cast<double>(std::max<std::int64_t>(result.numel(), 1));
+}
+
 // A mean is a sum divided by the global count: right for shards of any size, and pending sums stay pending.
-void mean_of(Handler& call, at::OptionalIntArrayRef dims, bool keepdim, const c10::IValue& dtype) {
+void mean_of(Handler& call, const std::vector<std::int64_t>& dims, bool keepdim, const c10::IValue& dtype) {
   const at::Tensor& self = call.operands()[0].tensor;
-  std::optional<at::ScalarType> type;
-  if (!dtype.isNone()) type = dtype.toScalarType();
+  const std::optional<at::ScalarType> type = dtype_of(dtype);
   TORCH_CHECK(at::isFloatingType(type.value_or(self.scalar_type())) ||
                   at::isComplexType(type.value_or(self.scalar_type())),
               "mean(): could not infer output dtype. Input dtype must be either a floating point or complex "
               "dtype. Got: ",
               type.value_or(self.scalar_type()));
   const at::Tensor sum = at::sum(self, dims, keepdim, type);
-  const double count =
-      static_cast<double>(self.numel()) / static_cast<double>(std::max<std::int64_t>(sum.numel(), 1));
-  call.finish(sum.div(count));
+  call.finish(sum.div(elements_in_each(self, sum)));
 }
 
-void mean(Handler& call) { mean_of(call, std::nullopt, false, call.argument(1)); }
+void mean(Handler& call) { mean_of(call, reduced_dims(call.operands()[0].tensor), false, call.argument(1)); }
 
 void mean_dim(Handler& call) {
-  const c10::IValue dims = call.argument(1);
-  const std::vector<std::int64_t> list = dims.isNone() ? std::vector<std::int64_t>{} : dims.toIntVector();
-  mean_of(call, dims.isNone() || list.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(list),
-          call.argument(2).toBool(), call.argument(3));
+  mean_of(call, reduced_dims(call.operands()[0].tensor, call.argument(1)), call.argument(2).toBool(),
+          call.argument(3));
 }
 
 // The norm of each line along `dims`, from reductions that have rules.
-at::Tensor vector_norm(const at::Tensor& self, double order, at::OptionalIntArrayRef dims, bool keepdim,
-                       std::optional<at::ScalarType> dtype) {
+at::Tensor vector_norm(const at::Tensor& self, double order, const std::vector<std::int64_t>& dims,
+                       bool keepdim, std::optional<at::ScalarType> dtype) {
   at::Tensor x = dtype ? self.to(*dtype) : self;
   const at::ScalarType out_type = at::toRealValueType(x.scalar_type());
   const bool accumulates_wide = at::isReducedFloatingType(out_type);
   x = x.abs();
   if (accumulates_wide) x = x.to(at::kFloat);
-  std::vector<std::int64_t> all;
-  if (!dims) {
-    for (std::int64_t d = 0; d < x.dim(); ++d) all.push_back(d);
-  }
-  const at::IntArrayRef over = dims ? *dims : at::IntArrayRef(all);
   at::Tensor norm;
   if (std::isinf(order)) {
-    norm = order > 0 ? at::amax(x, over, keepdim) : at::amin(x, over, keepdim);
+    norm = order > 0 ? at::amax(x, dims, keepdim) : at::amin(x, dims, keepdim);
   } else if (order == 0) {
-    norm = x.ne(0).to(x.scalar_type()).sum(over, keepdim);
+    norm = x.ne(0).to(x.scalar_type()).sum(dims, keepdim);
   } else if (order == 1) {
-    norm = x.sum(over, keepdim);
+    norm = x.sum(dims, keepdim);
   } else if (order == 2) {
-    norm = x.mul(x).sum(over, keepdim).sqrt();
+    norm = x.mul(x).sum(dims, keepdim).sqrt();
   } else {
-    norm = x.pow(order).sum(over, keepdim).pow(1.0 / order);
+    norm = x.pow(order).sum(dims, keepdim).pow(1.0 / order);
   }
   return accumulates_wide ? norm.to(out_type) : norm;
 }
 
 double order_of(const c10::IValue& order) { return order.isNone() ? 2.0 : order.toScalar().toDouble(); }
 
-std::optional<at::ScalarType> dtype_of(const c10::IValue& dtype) {
-  return dtype.isNone() ? std::nullopt : std::optional(dtype.toScalarType());
-}
-
 void linalg_vector_norm(Handler& call) {
-  const c10::IValue dims = call.argument(2);
-  const std::vector<std::int64_t> list = dims.isNone() ? std::vector<std::int64_t>{} : dims.toIntVector();
-  call.finish(vector_norm(call.operands()[0].tensor, order_of(call.argument(1)),
-                          dims.isNone() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(list),
+  const at::Tensor& self = call.operands()[0].tensor;
+  call.finish(vector_norm(self, order_of(call.argument(1)), reduced_dims(self, call.argument(2)),
                           call.argument(3).toBool(), dtype_of(call.argument(4))));
 }
 
 void norm_scalar(Handler& call) {
-  call.finish(
-      vector_norm(call.operands()[0].tensor, order_of(call.argument(1)), std::nullopt, false, std::nullopt));
+  const at::Tensor& self = call.operands()[0].tensor;
+  call.finish(vector_norm(self, order_of(call.argument(1)), reduced_dims(self), false, std::nullopt));
 }
 
 void norm_scalar_opt_dim(Handler& call) {
-  const std::vector<std::int64_t> dims = call.argument(2).toIntVector();
-  call.finish(vector_norm(call.operands()[0].tensor, order_of(call.argument(1)),
-                          dims.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(dims),
+  const at::Tensor& self = call.operands()[0].tensor;
+  call.finish(vector_norm(self, order_of(call.argument(1)), reduced_dims(self, call.argument(2)),
                           call.argument(3).toBool(), std::nullopt));
 }
 
 // Variance from sums: right for shards of any size.
 void var_correction(Handler& call) {
   const at::Tensor& self = call.operands()[0].tensor;
-  const c10::IValue dims = call.argument(1);
-  const std::vector<std::int64_t> list = dims.isNone() ? std::vector<std::int64_t>{} : dims.toIntVector();
-  const at::OptionalIntArrayRef over =
-      dims.isNone() || list.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(list);
+  const std::vector<std::int64_t> dims = reduced_dims(self, call.argument(1));
   const double correction = call.argument(2).isNone() ? 1.0 : call.argument(2).toScalar().toDouble();
-  const bool keepdim = call.argument(3).toBool();
-  std::vector<std::int64_t> all;
-  for (std::int64_t d = 0; d < self.dim(); ++d) all.push_back(d);
-  const at::Tensor center = at::mean(self, over ? *over : at::IntArrayRef(all), /*keepdim=*/true);
-  const at::Tensor squares = (self - center).abs().square().sum(over, keepdim);
-  const double count =
-      static_cast<double>(self.numel()) / static_cast<double>(std::max<std::int64_t>(squares.numel(), 1));
-  const at::Tensor variance = squares.div(std::max(count - correction, 0.0));
+  const at::Tensor center = at::mean(self, dims, /*keepdim=*/true);
+  const at::Tensor squares = (self - center).abs().square().sum(dims, call.argument(3).toBool());
+  const at::Tensor variance = squares.div(std::max(elements_in_each(self, squares) - correction, 0.0));
   call.finish(call.info().name == "std.correction" ? variance.sqrt() : variance);
 }
 
@@ -150,9 +143,7 @@ void new_empty_strided(Handler& call) {
   const std::vector<std::int64_t> sizes = call.argument(1).toIntVector();
   const std::vector<std::int64_t> strides = call.argument(2).toIntVector();
   const bool same_shape = self.tensor.sizes() == at::IntArrayRef(sizes);
-  const Layout* layout = same_shape
-                             ? self.meta->layout
-                             : self.meta->mesh->layout(Placements(self.meta->layout->placements.size()));
+  const Layout* layout = same_shape ? self.meta->layout : self.meta->mesh->replicated();
   const Shape local_sizes = local_shape_of(sizes, *layout);
   at::TensorOptions options = self.meta->local.options();
   if (!call.argument(3).isNone()) options = options.dtype(call.argument(3).toScalarType());
@@ -171,13 +162,6 @@ void squeeze(Handler& call) {
   call.finish(at::squeeze(self, ones));
 }
 
-std::size_t index_of(const Handler& call, const char* argument) {
-  const auto& arguments = call.info().arguments;
-  const auto found = std::find_if(arguments.begin(), arguments.end(),
-                                  [&](const ArgumentInfo& a) { return a.name == argument; });
-  return static_cast<std::size_t>(found - arguments.begin());
-}
-
 std::int64_t element_count(const Handler& call) {
   std::int64_t count = 0;
   for (const Operand& operand : call.operands()) {
@@ -189,7 +173,7 @@ std::int64_t element_count(const Handler& call) {
 
 // A mean loss is the sum divided by the global count, and so is its gradient.
 void mean_loss(Handler& call) {
-  c10::IValue& reduction = call.argument(index_of(call, "reduction"));
+  c10::IValue& reduction = call.argument(*call.info().find("reduction"));
   if (reduction.toInt() != at::Reduction::Mean) {
     call.run_by_rule();
     return;

@@ -94,7 +94,7 @@ void normal_of_tensors(Handler& call) {
   const RandomArguments arguments(call);
   Shape sizes = call.operands()[0].tensor.sizes().vec();
   for (const Operand& operand : call.operands()) sizes = at::infer_size(sizes, operand.tensor.sizes());
-  const Layout* layout = call.mesh().layout(Placements(call.mesh().shape().size()));
+  const Layout* layout = call.mesh().replicated();
   for (const Operand& operand : call.operands()) {
     if (operand.meta != nullptr && operand.tensor.sizes() == at::IntArrayRef(sizes))
       layout = &whole_layout(*operand.meta);

@@ -3,19 +3,29 @@
 
 namespace meshtorch {
 
-std::size_t StackCall::index(std::string_view argument) const {
-  for (std::size_t i = 0; i < info_.arguments.size(); ++i) {
-    if (info_.arguments[i].name == argument) return i;
+std::vector<at::Tensor> tensors_in(c10::ArrayRef<c10::IValue> values) {
+  std::vector<at::Tensor> found;
+  for (const c10::IValue& value : values) {
+    if (value.isTensor()) {
+      found.push_back(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& t : value.toTensorVector()) found.push_back(t);
+    }
   }
-  TORCH_INTERNAL_ASSERT(false, "`", info_.name, "` has no argument ", argument);
+  return found;
+}
+
+std::size_t StackCall::index(std::string_view argument) const {
+  const auto found = info_.find(argument);
+  TORCH_INTERNAL_ASSERT(found, "`", info_.name, "` has no argument ", argument);
+  return *found;
 }
 
 bool StackCall::has(std::string_view argument) const {
-  for (std::size_t i = 0; i < info_.arguments.size(); ++i) {
-    if (info_.arguments[i].name != argument) continue;
-    return !arguments_[i].isNone() && !(arguments_[i].isTensor() && !arguments_[i].toTensor().defined());
-  }
-  return false;
+  const auto found = info_.find(argument);
+  if (!found) return false;
+  const c10::IValue& given = arguments_[*found];
+  return !given.isNone() && !(given.isTensor() && !given.toTensor().defined());
 }
 
 Shape StackCall::shape(std::string_view tensor) const { return value(tensor).toTensor().sizes().vec(); }

@@ -6,6 +6,9 @@
 
 namespace meshtorch {
 
+// The tensors among these values, list elements one by one.
+std::vector<at::Tensor> tensors_in(c10::ArrayRef<c10::IValue> values);
+
 class StackCall : public OpCall {
  public:
   StackCall(const OperatorInfo& info, const Operands& operands, c10::ArrayRef<c10::IValue> arguments)

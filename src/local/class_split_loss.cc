@@ -10,6 +10,7 @@
 #include "meshtorch/collectives.h"
 #include "meshtorch/loss_parallel.h"
 #include "redistribute/execute/execute.h"
+#include "tensor/from_local.h"
 
 namespace meshtorch {
 namespace {
@@ -75,16 +76,13 @@ at::Tensor local_in(const at::Tensor& tensor, const Layout* layout, MeshImpl& me
   const DTensorMeta* meta = meta_of(tensor);
   if (meta == nullptr && tensor.dim() > 0 &&
       tensor.sizes() != at::IntArrayRef(local_shape_of(tensor.sizes(), *layout))) {
-    return redistribute_local(tensor, tensor.sizes().vec(), *mesh.layout(Placements(mesh.shape().size())),
-                              *layout);
+    return redistribute_local(tensor, tensor.sizes().vec(), *mesh.replicated(), *layout);
   }
-  return meta == nullptr
-             ? tensor
-             : wait_tensor(redistribute_local(meta->local, tensor.sizes().vec(), *meta->layout, *layout));
+  return meta == nullptr ? tensor : wait_tensor(local_under(tensor, *layout));
 }
 
 at::Tensor whole(const at::Tensor& tensor, MeshImpl& mesh) {
-  return local_in(tensor, mesh.layout(Placements(mesh.shape().size())), mesh);
+  return local_in(tensor, mesh.replicated(), mesh);
 }
 
 // The classes' weights, chosen by the targets, zero for those that are ignored.
@@ -202,7 +200,7 @@ bool class_split_nll_loss(Handler& call) {
                  .masked_fill(t.is_here.logical_not(), 0);
   const at::Tensor losses = split->reduced(picked, "sum").neg().mul(t.weight);
 
-  const Layout* replicated = mesh.layout(Placements(mesh.shape().size()));
+  const Layout* replicated = mesh.replicated();
   if (reduction == kNone && self.dim() > 1) {
     const Shape shape = global_target_shape(*split);
     call.finish({wrap(losses, like_targets, shape, dense_strides(shape)),

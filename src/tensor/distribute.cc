@@ -84,7 +84,7 @@ DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, cons
   at::Tensor data = tensor.detach();
   if (data.device().type() != mesh.device_type() && !data.is_meta()) data = data.to(mesh.device_type());
   if (communicates) data = from_source(data, impl, *options.src_data_rank);
-  const Layout* replicated = impl.layout(Placements(layout->placements.size()));
+  const Layout* replicated = impl.replicated();
   at::Tensor local = redistribute_local(data, tensor.sizes().vec(), *replicated, *layout);
   // The shard owns its memory, and only as much as it needs.
   if (local.is_alias_of(tensor) || local.numel() != data.numel())

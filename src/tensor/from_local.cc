@@ -133,8 +133,7 @@ at::Tensor local_under(const at::Tensor& tensor, const Layout& to) {
 }
 
 at::Tensor whole_local(const at::Tensor& tensor) {
-  MeshImpl& mesh = *meta_of(tensor)->mesh;
-  return local_under(tensor, *mesh.layout(Placements(mesh.shape().size())));
+  return local_under(tensor, *meta_of(tensor)->mesh->replicated());
 }
 
 }  // namespace meshtorch

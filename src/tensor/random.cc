@@ -139,8 +139,7 @@ DTensor randperm(std::int64_t n, const DeviceMesh& mesh, const Placements& place
                  const at::TensorOptions& options) {
   return make_random({n}, mesh, placements, options, [&](const Layout& layout, const at::TensorOptions& o) {
     const at::Tensor all = random_permutation(n).to(o.has_dtype() ? o : o.dtype(at::kLong));
-    const at::Tensor local =
-        redistribute_local(all, {n}, *layout.mesh->layout(Placements(layout.placements.size())), layout);
+    const at::Tensor local = redistribute_local(all, {n}, *layout.mesh->replicated(), layout);
     return local.is_alias_of(all) && local.numel() != n ? local.clone() : local;
   });
 }

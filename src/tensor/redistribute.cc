@@ -17,7 +17,7 @@ at::Tensor moved(const at::Tensor& tensor, const Layout* to, const RedistributeO
   if (!options.async_op) wait_pending(result);
   // The result is a tensor of its own: writing to it must not change the source.
   if (!is_pending_tensor(result) && result.is_alias_of(meta.local)) {
-    result = &*to == meta.layout ? result.alias() : result.clone(at::MemoryFormat::Contiguous);
+    result = to == meta.layout ? result.alias() : result.clone(at::MemoryFormat::Contiguous);
   }
   return wrap(std::move(result), to, tensor.sizes(), tensor.strides());
 }

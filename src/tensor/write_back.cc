@@ -13,7 +13,6 @@ namespace {
 // The shard of the base after the view's value has been put in its place.
 at::Tensor base_with(const at::Tensor& view, const WriteBack& way) {
   const DTensorMeta& base = *meta_of(way.base);
-  const Layout* replicated = base.layout->mesh->layout(Placements(base.layout->placements.size()));
   const at::Tensor full = at::empty_strided(way.base.sizes(), way.base.strides(), base.local.options())
                               .copy_(whole_local(way.base));
   torch::jit::Stack stack = way.arguments;
@@ -22,7 +21,7 @@ at::Tensor base_with(const at::Tensor& view, const WriteBack& way) {
   const at::Tensor part =
       stack[0].isTensor() ? stack[way.result].toTensor() : stack[0].toTensorVector()[way.result];
   part.copy_(whole_local(view));
-  return redistribute_local(full, way.base.sizes().vec(), *replicated, *base.layout);
+  return redistribute_local(full, way.base.sizes().vec(), *base.mesh->replicated(), *base.layout);
 }
 
 }  // namespace

@@ -180,7 +180,17 @@ TEST(Out, TakesTheResultInTheLayoutOfTheTarget) {
     EXPECT_TRUE(is_equal(full(self), a * a));
     torch::Tensor empty = mt::empty({0}, line(2), {Replicate()});
     torch::add_out(empty, split(a, Shard(0), 2), split(b, Shard(0), 2));
+    EXPECT_EQ(empty.sizes(), a.sizes());
     EXPECT_TRUE(is_equal(full(empty), a + b));
+    torch::Tensor rows = mt::empty({0}, line(2), {Shard(0)});
+    torch::add_out(rows, split(a, Shard(1), 2), split(b, Shard(0), 2));
+    EXPECT_EQ(rows.sizes(), a.sizes());
+    EXPECT_EQ(mt::DTensor(rows).placements(), Placements{Shard(0)});
+    EXPECT_TRUE(is_equal(full(rows), a + b));
+    torch::Tensor sums = mt::empty({0}, line(2), {Shard(0)});
+    torch::cumsum_out(sums, split(a, Shard(0), 2), 0);
+    EXPECT_EQ(sums.sizes(), a.sizes());
+    EXPECT_TRUE(is_close(full(sums), a.cumsum(0)));
   });
 }
 
