@@ -19,6 +19,7 @@
 #include "meshtorch/placement.h"
 #include "meshtorch/process_group.h"
 #include "meshtorch/random.h"
+#include "meshtorch/register_rule.h"
 #include "meshtorch/rule.h"
 #include "meshtorch/version.h"
 #include "meshtorch/visualize.h"

@@ -1,6 +1,8 @@
 // The cache of decisions.
 #include "dispatch/decision.h"
 
+#include "rules/own_rules.h"
+
 namespace meshtorch {
 
 std::size_t DecisionCache::Hash::operator()(const CallKey& key) const {
@@ -12,6 +14,10 @@ std::size_t DecisionCache::Hash::operator()(const CallKey& key) const {
 
 std::shared_ptr<const Decision> DecisionCache::find(const CallKey& key) {
   const std::scoped_lock lock(mutex_);
+  if (const std::uint64_t now = rules_version(); now != rules_version_) {
+    decisions_.clear();
+    rules_version_ = now;
+  }
   const auto found = decisions_.find(key);
   if (found == decisions_.end()) {
     ++misses_;
@@ -23,6 +29,7 @@ std::shared_ptr<const Decision> DecisionCache::find(const CallKey& key) {
 
 void DecisionCache::insert(const CallKey& key, std::shared_ptr<const Decision> decision) {
   const std::scoped_lock lock(mutex_);
+  if (decision->rules_version != rules_version_) return;
   if (decisions_.size() >= kCapacity) decisions_.clear();
   decisions_.insert_or_assign(key, std::move(decision));
 }

@@ -32,14 +32,19 @@ struct IndexMask {
   std::int64_t size;
 };
 
+// Arguments of the call of one rank that differ from those of the global one.
+struct LocalChanges {
+  std::vector<std::pair<std::size_t, c10::IValue>> replaced;
+  std::vector<IndexMask> masks;
+};
+
 struct Decision {
+  std::uint64_t rules_version = 0;  // when it was made
   // For each operand tensor: the layout to bring it to, null to leave it.
   std::vector<const Layout*> moves;
   // Operands that are written, but not where they are: they are brought back afterwards.
   std::vector<std::size_t> restores;
-  // Arguments of the local call that differ from those of the global one.
-  std::vector<std::pair<std::size_t, c10::IValue>> replaced;
-  std::vector<IndexMask> masks;
+  LocalChanges changes;
   // One for each result tensor. Sizes and strides are known when the first local call has returned.
   std::vector<ResultPlan> results;
   // The rule bound to the call, and the results of a run on shapes alone if there was one, until the results
@@ -52,7 +57,8 @@ struct Decision {
 // matter.
 using CallKey = c10::SmallVector<std::int64_t, 96>;
 
-// Bounded: when full it is emptied, since programs repeat few calls many times and refill it at once.
+// Decisions made before the last rule was registered are forgotten. Bounded: when full it is emptied, since
+// programs repeat few calls many times and refill it at once.
 class DecisionCache {
  public:
   static constexpr std::size_t kCapacity = 16384;
@@ -71,6 +77,7 @@ class DecisionCache {
 
   mutable std::mutex mutex_;
   std::unordered_map<CallKey, std::shared_ptr<const Decision>, Hash> decisions_;
+  std::uint64_t rules_version_ = 0;  // of all that is kept
   std::uint64_t hits_ = 0;
   std::uint64_t misses_ = 0;
 };

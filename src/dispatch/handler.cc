@@ -6,8 +6,9 @@
 #include "comm/pending.h"
 #include "dispatch/mixing.h"
 #include "dispatch/stack_call.h"
-#include "local/index_mask.h"
+#include "local/local_call.h"
 #include "meshtorch/device_mesh.h"
+#include "prove/call_check.h"
 #include "redistribute/execute/execute.h"
 #include "tensor/from_local.h"
 #include "tensor/write_back.h"
@@ -70,6 +71,7 @@ void Handler::run_by_rule() {
     return;
   }
   const torch::jit::Stack global_arguments = copy_of_arguments();
+  check_call(info_, operands_, global_arguments);
   const auto decision = decide(info_, operands_, global_arguments, *mesh_);
   run_locally(*decision);
   complete(*decision, *mesh_, tensors_in(c10::ArrayRef<c10::IValue>(stack_).slice(base_)));
@@ -87,21 +89,12 @@ torch::jit::Stack Handler::copy_of_arguments() const {
 }
 
 void Handler::collect_operands() {
-  for (std::size_t i = 0; i < info_.arguments.size(); ++i) {
-    const c10::IValue& value = argument(i);
-    if (info_.arguments[i].kind == ArgumentInfo::Kind::tensor) {
-      if (value.isTensor()) collect(value.toTensor(), i, -1);
-    } else if (info_.arguments[i].kind == ArgumentInfo::Kind::tensor_list && value.isList()) {
-      const auto items = value.toListRef();
-      for (std::size_t element = 0; element < items.size(); ++element) {
-        if (items[element].isTensor()) collect(items[element].toTensor(), i, static_cast<int>(element));
-      }
-    }
-  }
+  visit_tensors(
+      info_, c10::ArrayRef<c10::IValue>(stack_).slice(base_),
+      [&](const at::Tensor& tensor, std::size_t index, int element) { collect(tensor, index, element); });
 }
 
 void Handler::collect(const at::Tensor& tensor, std::size_t argument_index, int element) {
-  if (!tensor.defined()) return;
   DTensorMeta* meta = meta_of(tensor);
   if (meta == nullptr) {
     wait_pending(tensor);
@@ -163,11 +156,7 @@ CallKey Handler::key() const {
 
 void Handler::run_locally(const Decision& decision) {
   const LocalTensors locals = localize_arguments(decision);
-  std::vector<at::Tensor> elsewhere;  // for each mask: which indices are not in this rank's part
-  for (const IndexMask& mask : decision.masks)
-    elsewhere.push_back(apply_mask(mask, argument(mask.table), argument(mask.argument)));
-  (info_.local_op ? *info_.local_op : info_.op).callBoxed(&stack_);
-  for (const at::Tensor& outside : elsewhere) clear_rows(stack_.back().toTensor(), outside);
+  run_local_call(info_, decision.changes, stack_);
   restore_written(decision, locals);
 }
 
@@ -181,34 +170,10 @@ Handler::LocalTensors Handler::localize_arguments(const Decision& decision) {
                   ? local_under(operand.tensor, *target)
                   : redistribute_local(local, local.sizes().vec(), *mesh_->replicated(), *target);
     }
-    if (operand.element < 0) argument(operand.argument) = local;
     locals.push_back(std::move(local));
   }
-  for (std::size_t i = 0; info_.takes_lists && i < info_.arguments.size(); ++i) {
-    if (info_.arguments[i].kind == ArgumentInfo::Kind::tensor_list && argument(i).isList())
-      localize_list(i, locals);
-  }
-  for (const auto& [index, value] : decision.replaced) argument(index) = value;
+  replace_operands(info_, operands_, locals, &argument(0));
   return locals;
-}
-
-// A new list: the one on the stack belongs to the caller.
-void Handler::localize_list(std::size_t index, const LocalTensors& locals) {
-  const std::size_t count = argument(index).toListRef().size();
-  c10::List<std::optional<at::Tensor>> optionals;
-  std::vector<at::Tensor> tensors(count);
-  optionals.resize(count);
-  for (std::size_t i = 0; i < operands_.size(); ++i) {
-    if (operands_[i].argument != index) continue;
-    const auto element = static_cast<std::size_t>(operands_[i].element);
-    optionals.set(element, locals[i]);
-    tensors[element] = locals[i];
-  }
-  if (info_.arguments[index].has_optional_elements) {
-    argument(index) = std::move(optionals);
-  } else {
-    argument(index) = std::move(tensors);
-  }
 }
 
 void Handler::restore_written(const Decision& decision, const LocalTensors& locals) {

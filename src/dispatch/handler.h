@@ -2,24 +2,13 @@
 #pragma once
 
 #include <ATen/core/stack.h>
-#include <c10/util/SmallVector.h>
 
 #include <memory>
 
 #include "dispatch/decision.h"
-#include "dispatch/operator.h"
-#include "tensor/meta.h"
+#include "dispatch/operand.h"
 
 namespace meshtorch {
-
-// A tensor among the arguments, in schema order; each element of a list is one.
-struct Operand {
-  std::size_t argument;
-  int element;  // -1: the argument itself
-  at::Tensor tensor;
-  DTensorMeta* meta;  // null for a plain tensor
-};
-using Operands = c10::SmallVector<Operand, 6>;
 
 class Handler {
  public:
@@ -52,7 +41,6 @@ class Handler {
   CallKey key() const;
   void run_locally(const Decision& decision);
   LocalTensors localize_arguments(const Decision& decision);
-  void localize_list(std::size_t index, const LocalTensors& locals);
   void restore_written(const Decision& decision, const LocalTensors& locals);
   bool is_sure_to_share_memory(const Decision& decision) const;
   void wrap_results(const Decision& decision, const torch::jit::Stack& arguments);

@@ -10,6 +10,7 @@
 
 #include "dispatch/special.h"
 #include "dispatch/special_random.h"
+#include "rules/own_rules.h"
 
 namespace meshtorch {
 namespace {
@@ -97,6 +98,22 @@ std::optional<c10::OperatorHandle> functional_variant(const OperatorInfo& info,
   return std::nullopt;
 }
 
+// The rule that is in force for the operator, or for the functional operator that it is a variant of.
+const RuleEntry* rule_for(const OperatorInfo& info) {
+  return rule_in_force(info.functional ? rule_name(info.functional->operator_name()) : info.name);
+}
+
+// Every operator that was called.
+struct KnownOperators {
+  std::mutex mutex;
+  std::unordered_map<c10::OperatorHandle, std::unique_ptr<OperatorInfo>> infos;
+};
+
+KnownOperators& known_operators() {
+  static KnownOperators known;
+  return known;
+}
+
 }  // namespace
 
 OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle)
@@ -143,7 +160,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle)
   changes_shape = op.hasTag(at::Tag::inplace_view);
   is_composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
   if (writes) functional = functional_variant(*this, schema);
-  rule = rule_table().find(functional ? rule_name(functional->operator_name()) : name);
+  rule = rule_for(*this);
   special = special_operator(name);
   const auto is_generator = [](const ArgumentInfo& argument) { return argument.name == "generator"; };
   if (special == nullptr && rule == nullptr && !is_composite && op.hasTag(at::Tag::nondeterministic_seeded) &&
@@ -162,15 +179,32 @@ std::optional<std::size_t> OperatorInfo::find(std::string_view argument) const {
 }
 
 const OperatorInfo& operator_info(const c10::OperatorHandle& op) {
-  static std::mutex mutex;
-  static std::unordered_map<c10::OperatorHandle, std::unique_ptr<OperatorInfo>> known;
   thread_local std::unordered_map<c10::OperatorHandle, const OperatorInfo*> seen;
   if (const auto found = seen.find(op); found != seen.end()) return *found->second;
-  const std::scoped_lock lock(mutex);
-  auto& info = known[op];
+  KnownOperators& known = known_operators();
+  const std::scoped_lock lock(known.mutex);
+  auto& info = known.infos[op];
   if (!info) info = std::make_unique<OperatorInfo>(op);
   seen.emplace(op, info.get());
   return *info;
+}
+
+const OperatorInfo& operator_named(std::string_view name) {
+  const std::size_t dot = name.find('.');
+  std::string full(name.substr(0, dot));
+  if (full.find("::") == std::string::npos) full = "aten::" + full;
+  const std::string overload(dot == std::string_view::npos ? "" : name.substr(dot + 1));
+  const auto op = c10::Dispatcher::singleton().findSchema({full, overload});
+  TORCH_CHECK_VALUE(op, "meshtorch: there is no operator `", full, overload.empty() ? "" : ".", overload,
+                    "`\n  do: give its namespace and overload (`aten::add.Tensor`), and register it before "
+                    "its rule");
+  return operator_info(*op);
+}
+
+void refresh_rules() {
+  KnownOperators& known = known_operators();
+  const std::scoped_lock lock(known.mutex);
+  for (auto& [op, info] : known.infos) info->rule = rule_for(*info);
 }
 
 }  // namespace meshtorch

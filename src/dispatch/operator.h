@@ -3,6 +3,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -48,7 +49,7 @@ struct OperatorInfo {
   bool is_composite = false;   // LibTorch can decompose it
 
   // The rule of the operator, or of the functional operator that it is a variant of. Null: none.
-  const RuleEntry* rule = nullptr;
+  std::atomic<const RuleEntry*> rule = nullptr;
   // The functional operator with the same arguments, for in-place and out= variants.
   std::optional<c10::OperatorHandle> functional;
   // The operator that runs on the shards, if it is another one: views of shards that do not lie as the whole
@@ -60,5 +61,11 @@ struct OperatorInfo {
 
 // Made at the first call of the operator and kept.
 const OperatorInfo& operator_info(const c10::OperatorHandle& op);
+
+// The operator of a name as rules have it: "add.Tensor", "my::scale". Throws ValueError if there is none.
+const OperatorInfo& operator_named(std::string_view name);
+
+// Looks up the rules of all operators anew.
+void refresh_rules();
 
 }  // namespace meshtorch

@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "propagate/narrowing.h"
+
 namespace meshtorch {
 namespace {
 
@@ -23,32 +25,31 @@ struct Price {
 // Settles one element of a paired rule, or the whole of any other.
 class Chooser {
  public:
-  Chooser(const BoundRule& bound, const Situation& situation) : situation_(situation), states_{bound} {
+  Chooser(const BoundRule& bound, const Situation& situation) : situation_(situation), rest_(bound) {
     choice_.operands.resize(bound.operand_count);
     choice_.results.resize(bound.result_count());
   }
 
-  std::optional<Choice> run() {
+  std::optional<Choice> run(std::vector<std::vector<PricedOption>>* considered) {
     for (std::size_t axis = 0; axis < situation_.mesh.size(); ++axis) {
-      const Option* best = nullptr;
-      Price best_price;
       const std::vector<Option> candidates = candidates_on(axis);
-      for (const Option& option : candidates) {
-        const Price price = price_of(option, axis);
-        if (best != nullptr && !(price < best_price)) continue;
-        best = &option;
-        best_price = price;
-      }
-      if (best == nullptr) return std::nullopt;
-      apply(*best, axis);
-      choice_.cost += best_price.seconds;
+      std::vector<Price> prices;
+      for (const Option& option : candidates) prices.push_back(price_of(option, axis));
+      const auto best = std::min_element(prices.begin(), prices.end());
+      if (best == prices.end()) return std::nullopt;
+      const auto chosen = static_cast<std::size_t>(best - prices.begin());
+      apply(candidates[chosen], axis);
+      choice_.cost += best->seconds;
+      if (considered == nullptr) continue;
+      std::vector<PricedOption>& here = considered->emplace_back();
+      for (std::size_t i = 0; i < candidates.size(); ++i)
+        here.push_back({candidates[i], prices[i].communicates, prices[i].seconds, i == chosen});
     }
     return std::move(choice_);
   }
 
  private:
-  // The call at coordinate 0 of the axes settled so far, whose parts are the largest.
-  const BoundRule& bound() const { return states_.front(); }
+  const BoundRule& bound() const { return rest_.largest(); }
 
   std::vector<Option> candidates_on(std::size_t axis) const {
     std::vector<Option> list = options(bound(), situation_.contracted);
@@ -56,8 +57,9 @@ class Chooser {
     for (std::size_t i = 0; i < plain; ++i) {
       if (auto strided = kept_strided(list[i], axis)) list.push_back(*std::move(strided));
     }
-    std::erase_if(
-        list, [&](const Option& option) { return !is_allowed(option, axis) || !is_feasible(option, axis); });
+    std::erase_if(list, [&](const Option& option) {
+      return !is_allowed(option, axis) || !rest_.is_feasible(option, situation_.mesh[axis]);
+    });
     return list;
   }
 
@@ -92,12 +94,6 @@ class Chooser {
       if (wanted && option.results[r] != (*wanted)[axis]) return false;
     }
     return true;
-  }
-
-  bool is_feasible(const Option& option, std::size_t axis) const {
-    return std::all_of(states_.begin(), states_.end(), [&](const BoundRule& state) {
-      return feasible(option, state, situation_.mesh[axis]);
-    });
   }
 
   Price price_of(const Option& option, std::size_t axis) const {
@@ -161,30 +157,11 @@ class Chooser {
       choice_.results[r].push_back(option.results[r]);
     }
     choice_.options.push_back(option);
-    narrow(option, situation_.mesh[axis]);
-  }
-
-  // Keeps one state for each different set of sizes that some coordinate has.
-  void narrow(const Option& option, std::int64_t extent) {
-    if (option.factor < 0) return;
-    const auto same_sizes = [](const BoundRule& a, const BoundRule& b) {
-      return std::equal(a.factors.begin(), a.factors.end(), b.factors.begin(),
-                        [](const Factor& x, const Factor& y) { return x.size == y.size; });
-    };
-    std::vector<BoundRule> next;
-    for (const BoundRule& state : states_) {
-      for (std::int64_t index = 0; index < extent; ++index) {
-        BoundRule part = narrowed(state, option, extent, index);
-        const bool known = std::any_of(next.begin(), next.end(),
-                                       [&](const BoundRule& other) { return same_sizes(part, other); });
-        if (!known) next.push_back(std::move(part));
-      }
-    }
-    states_ = std::move(next);
+    rest_.apply(option, situation_.mesh[axis]);
   }
 
   const Situation& situation_;
-  std::vector<BoundRule> states_;
+  Narrowing rest_;
   Choice choice_;
 };
 
@@ -228,25 +205,14 @@ Situation situation_of(const BoundElement& element, int operand_count, const Sit
   return s;
 }
 
-void merge(Choice& into, const Choice& part, const BoundElement& element, int operand_count) {
-  for (std::size_t i = 0; i < element.tensors.size(); ++i) {
-    const int t = element.tensors[i];
-    if (t < operand_count) {
-      into.operands[t] = part.operands[i];
-    } else {
-      into.results[t - operand_count] = part.results[i - part.operands.size()];
-    }
-  }
-  into.cost += part.cost;
-}
-
-std::optional<Choice> choose_by_element(const BoundRule& bound, const Situation& situation) {
+std::optional<Choice> choose_by_element(const BoundRule& bound, const Situation& situation,
+                                        std::vector<std::vector<PricedOption>>* considered) {
   Choice choice;
   choice.operands = situation.operands;
   choice.results.resize(bound.result_count(), Placements(situation.mesh.size()));
   for (const BoundElement& element : elements(bound)) {
     const Situation part = situation_of(element, bound.operand_count, situation, choice);
-    const std::optional<Choice> settled = Chooser(element.rule, part).run();
+    const std::optional<Choice> settled = Chooser(element.rule, part).run(considered);
     if (!settled) return std::nullopt;
     merge(choice, *settled, element, bound.operand_count);
   }
@@ -262,9 +228,23 @@ std::optional<Choice> choose_by_element(const BoundRule& bound, const Situation&
 
 }  // namespace
 
-std::optional<Choice> choose(const BoundRule& bound, const Situation& situation) {
+void merge(Choice& into, const Choice& part, const BoundElement& element, int operand_count) {
+  for (std::size_t i = 0; i < element.tensors.size(); ++i) {
+    const int t = element.tensors[i];
+    if (t < operand_count) {
+      into.operands[t] = part.operands[i];
+    } else {
+      into.results[t - operand_count] = part.results[i - part.operands.size()];
+    }
+  }
+  into.cost += part.cost;
+}
+
+std::optional<Choice> choose(const BoundRule& bound, const Situation& situation,
+                             std::vector<std::vector<PricedOption>>* considered) {
   check(bound, situation);
-  return bound.paired ? choose_by_element(bound, situation) : Chooser(bound, situation).run();
+  return bound.paired ? choose_by_element(bound, situation, considered)
+                      : Chooser(bound, situation).run(considered);
 }
 
 }  // namespace meshtorch

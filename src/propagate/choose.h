@@ -31,10 +31,23 @@ struct Choice {
   double cost = 0;              // seconds, estimated
 };
 
+// An option that was possible on an axis, and what it would cost there.
+struct PricedOption {
+  Option option;
+  bool communicates = false;
+  double seconds = 0;  // estimated, pending results charged
+  bool is_chosen = false;
+};
+
 // On each axis, from left to right: an option under which no operand has to communicate wins over
 // one under which some has; among equals the cheapest, pending results charged; among those again
 // the one that changes the fewest operands. The answer is the same on every rank.
-// Empty only if what is pinned or wanted leaves no option.
-std::optional<Choice> choose(const BoundRule& bound, const Situation& situation);
+// Empty only if what is pinned or wanted leaves no option. `considered` gets the options of each axis, for
+// each element of a paired rule in turn.
+std::optional<Choice> choose(const BoundRule& bound, const Situation& situation,
+                             std::vector<std::vector<PricedOption>>* considered = nullptr);
+
+// Takes over what was chosen for one element of a paired rule of `operand_count` operands.
+void merge(Choice& into, const Choice& part, const BoundElement& element, int operand_count);
 
 }  // namespace meshtorch

@@ -399,6 +399,8 @@ BoundRule bind(const Rule& rule, const std::vector<std::vector<Shape>>& operands
   return bound;
 }
 
+int result_of_tensor(const BoundRule& bound, int index) { return std::min(index, bound.result_count() - 1); }
+
 Shape result_shape(const BoundRule& bound, int result, const Shape& local_result_shape) {
   const BoundTensor& tensor = bound.result(result);
   const std::size_t rank = local_result_shape.size();

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/shard.h"
-#include "rules/notation.h"
+#include "meshtorch/rule_notation.h"
 
 namespace meshtorch {
 
@@ -65,6 +65,10 @@ struct BoundRule {
 // absent optional, one for each element of a list. Throws std::invalid_argument when shapes and
 // rule disagree, or when a hint is missing.
 BoundRule bind(const Rule& rule, const std::vector<std::vector<Shape>>& operands, const Hints& hints = {});
+
+// The result of the rule that tensor number `index` of a call's results belongs to: a list may be one result
+// that stands for all its elements.
+int result_of_tensor(const BoundRule& bound, int index);
 
 // The global shape of a result, given the shape of a local one on any rank. Throws
 // std::invalid_argument if the local result has not the rank that the rule says.

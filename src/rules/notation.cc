@@ -1,5 +1,5 @@
 // The run-time side of the rule notation: messages, canonical text, rules made at run time.
-#include "rules/notation.h"
+#include "meshtorch/rule_notation.h"
 
 #include <mutex>
 #include <set>

@@ -13,8 +13,8 @@
 
 #include "core/shard.h"
 #include "meshtorch/placement.h"
+#include "meshtorch/rule_notation.h"
 #include "rules/bind.h"
-#include "rules/notation.h"
 
 namespace meshtorch {
 

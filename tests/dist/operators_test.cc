@@ -40,31 +40,6 @@ Tensor placed(const Tensor& whole, const mt::DeviceMesh& mesh, const Placements&
   return mt::DTensor::from_local(split.to_local(), mesh, placements, {.shape = whole.sizes().vec()}).detach();
 }
 
-struct Run {
-  std::vector<Tensor> results;
-  std::vector<Tensor> gradients;
-};
-
-// Runs the sample and differentiates a fixed weighting of its results.
-Run run(const Sample& sample, std::vector<Tensor> inputs,
-        const std::function<Tensor(const Tensor&)>& as_weight) {
-  std::vector<Tensor> leaves;
-  for (Tensor& t : inputs) {
-    t = t.detach();
-    if (t.is_floating_point()) leaves.push_back(t.requires_grad_());
-  }
-  Run done{sample.run(inputs), {}};
-  Tensor loss;
-  for (const Tensor& r : done.results) {
-    if (!r.requires_grad()) continue;
-    const Tensor part = (r * as_weight(numbers(r.sizes(), r.scalar_type(), 7))).sum();
-    loss = loss.defined() ? loss + part : part;
-  }
-  if (loss.defined())
-    done.gradients = torch::autograd::grad({loss}, leaves, {}, {}, false, /*allow_unused=*/true);
-  return done;
-}
-
 std::string difference(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected) {
   if (actual.size() != expected.size())
     return c10::str(actual.size(), " tensors, expected ", expected.size());
@@ -92,7 +67,7 @@ std::string check(const Sample& sample, const mt::DeviceMesh& mesh, const std::v
   for (std::size_t i = 0; i < layouts.size(); ++i)
     inputs.push_back(placed(sample.inputs[i], mesh, layouts[i]));
   const Placements whole(static_cast<std::size_t>(mesh.ndim()));
-  const Run actual = run(sample, inputs, [&](const Tensor& w) -> Tensor {
+  const Run actual = run_sample(sample, inputs, [&](const Tensor& w) -> Tensor {
     return mt::distribute_tensor(w, mesh, whole, {.src_data_rank = std::nullopt});
   });
   const std::string results = difference(actual.results, expected.results);
@@ -108,7 +83,7 @@ void check_samples(const std::vector<int64_t>& shape, int draws, std::uint32_t s
     // A world of its own for each operator: one that fails must not stop the others.
     on_ranks(static_cast<int>(c10::multiply_integers(shape)), [&](int rank) {
       const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, shape);
-      const Run expected = run(sample, sample.inputs, [](const Tensor& w) { return w; });
+      const Run expected = run_sample(sample, sample.inputs, [](const Tensor& w) { return w; });
       std::mt19937 random(seed);
       for (int d = 0; d < draws; ++d) {
         std::vector<Placements> layouts;

@@ -1,25 +1,14 @@
 // Operators with inputs to try them on.
 #include "samples.h"
 
+#include "sample_inputs.h"
+
 namespace meshtorch::testing {
 namespace {
 
+using namespace inputs;
 using torch::Tensor;
 using Inputs = std::vector<Tensor>;
-
-Tensor x(at::IntArrayRef sizes, int64_t seed = 0) { return numbers(sizes, torch::kDouble, seed); }
-// No two equal, so that extrema and orders have one answer.
-Tensor distinct(at::IntArrayRef sizes) {
-  const int64_t n = c10::multiply_integers(sizes);
-  return ((torch::arange(n, torch::kDouble) * 7).remainder(static_cast<double>(std::max<int64_t>(n, 1))) / 5 -
-          1 + torch::arange(n, torch::kDouble) / 1000)
-      .view(sizes);
-}
-Tensor positive(at::IntArrayRef sizes, int64_t seed = 0) { return x(sizes, seed).abs() + 0.25; }
-Tensor unit(at::IntArrayRef sizes) { return x(sizes) / 2.5; }  // inside (-1, 1)
-Tensor index(at::IntArrayRef sizes, int64_t below) {
-  return (torch::arange(c10::multiply_integers(sizes), torch::kLong) * 5 + 1).remainder(below).view(sizes);
-}
 
 Sample one(std::string name, Tensor input, std::function<Tensor(const Tensor&)> f) {
   return {std::move(name), {std::move(input)}, [f](const Inputs& in) { return Inputs{f(in[0])}; }};
@@ -389,6 +378,25 @@ std::vector<Sample> network_samples() {
                     [](const Tensor& a) { return torch::inverse(a); }));
   all.push_back(one("fft", x({5, 4}), [](const Tensor& a) { return torch::real(torch::fft_fft(a)); }));
   return all;
+}
+
+Run run_sample(const Sample& sample, std::vector<Tensor> inputs,
+               const std::function<Tensor(const Tensor&)>& as_weight) {
+  std::vector<Tensor> leaves;
+  for (Tensor& t : inputs) {
+    t = t.detach();
+    if (t.is_floating_point()) leaves.push_back(t.requires_grad_());
+  }
+  Run done{sample.run(inputs), {}};
+  Tensor loss;
+  for (const Tensor& r : done.results) {
+    if (!r.requires_grad()) continue;
+    const Tensor part = (r * as_weight(numbers(r.sizes(), r.scalar_type(), 7))).sum();
+    loss = loss.defined() ? loss + part : part;
+  }
+  if (loss.defined())
+    done.gradients = torch::autograd::grad({loss}, leaves, {}, {}, false, /*allow_unused=*/true);
+  return done;
 }
 
 std::vector<Sample> all_samples() {

@@ -13,6 +13,15 @@ struct Sample {
   TensorFunction run;
 };
 
+struct Run {
+  std::vector<torch::Tensor> results;
+  std::vector<torch::Tensor> gradients;
+};
+
+// Runs the sample and differentiates a fixed weighting of its results.
+Run run_sample(const Sample& sample, std::vector<torch::Tensor> inputs,
+               const std::function<torch::Tensor(const torch::Tensor&)>& as_weight);
+
 // One family a function, each in its own part of samples.cc.
 std::vector<Sample> pointwise_samples();
 std::vector<Sample> matmul_samples();

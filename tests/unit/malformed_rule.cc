@@ -1,5 +1,5 @@
 // Must not compile: MALFORMED_RULE selects a mistake, and the compiler's message must name it.
-#include "rules/notation.h"
+#include "meshtorch/rule_notation.h"
 
 namespace {
 

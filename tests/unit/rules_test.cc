@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "meshtorch/rule_notation.h"
 #include "rules/bind.h"
-#include "rules/notation.h"
 #include "rules/options.h"
 
 namespace meshtorch {

@@ -1,0 +1,12 @@
+// Times and sizes as people read them, the same text on every machine and under every locale. No torch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace meshtorch {
+
+std::string bytes_text(std::int64_t bytes);  // "512 B", "1.50 KiB"
+std::string time_text(double seconds);       // "12.00 us", "3.10 ms"
+
+}  // namespace meshtorch

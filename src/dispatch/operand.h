@@ -1,0 +1,39 @@
+// The tensors among the arguments of a call, before it is known what they are: the first step of every call.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
+
+#include "dispatch/operator.h"
+#include "tensor/meta.h"
+
+namespace meshtorch {
+
+// A tensor among the arguments, in schema order; each element of a list is one.
+struct Operand {
+  std::size_t argument;
+  int element;  // -1: the argument itself
+  at::Tensor tensor;
+  DTensorMeta* meta;  // null for a plain tensor
+};
+using Operands = c10::SmallVector<Operand, 6>;
+
+// Calls visit(tensor, argument, element) for the tensors that are given, in schema order.
+template <typename Visit>
+void visit_tensors(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments, const Visit& visit) {
+  const auto visit_given = [&](const c10::IValue& value, std::size_t argument, int element) {
+    if (value.isTensor() && value.toTensor().defined()) visit(value.toTensor(), argument, element);
+  };
+  for (std::size_t i = 0; i < info.arguments.size(); ++i) {
+    const c10::IValue& value = arguments[i];
+    if (info.arguments[i].kind == ArgumentInfo::Kind::tensor) {
+      visit_given(value, i, -1);
+    } else if (info.arguments[i].kind == ArgumentInfo::Kind::tensor_list && value.isList()) {
+      const auto items = value.toListRef();
+      for (std::size_t element = 0; element < items.size(); ++element)
+        visit_given(items[element], i, static_cast<int>(element));
+    }
+  }
+}
+
+}  // namespace meshtorch

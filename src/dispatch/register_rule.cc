@@ -1,0 +1,94 @@
+// Rules registered at run time: checked against the operator's schema, proved in debug mode, put in force.
+#include "meshtorch/register_rule.h"
+
+#include <algorithm>
+
+#include "dispatch/call_arguments.h"
+#include "prove/prove.h"
+#include "rules/own_rules.h"
+
+namespace meshtorch {
+namespace {
+
+std::string advice_for(const OperatorInfo& info) {
+  if (info.functional) return "register the rule of the functional operator: its variants follow it";
+  if (info.is_composite) return "register rules for the operators that it calls";
+  return "leave it as it is: meshtorch runs it in its own way";
+}
+
+// Throws if no rule of the operator would ever be asked.
+void check_runs_by_rule(const OperatorInfo& info) {
+  TORCH_CHECK_VALUE(!info.functional && !info.is_composite && info.special == nullptr, "meshtorch: `",
+                    info.name, "` does not run by a rule of its own\n  it is ",
+                    info.functional     ? "an in-place or out= variant"
+                    : info.is_composite ? "composite: LibTorch decomposes it"
+                                        : "one of those that no rule describes",
+                    "\n  do: ", advice_for(info));
+}
+
+int count_tensor_arguments(const OperatorInfo& info) {
+  return static_cast<int>(
+      std::count_if(info.arguments.begin(), info.arguments.end(), [](const ArgumentInfo& argument) {
+        return argument.kind != ArgumentInfo::Kind::other && !argument.is_out;
+      }));
+}
+
+void check_fits_schema(const OperatorInfo& info, const Rule& rule) {
+  const RulePatterns patterns = rule.patterns();
+  const int tensors = count_tensor_arguments(info);
+  const auto results = static_cast<int>(info.op.schema().returns().size());
+  TORCH_CHECK_VALUE(patterns.operand_count == tensors && patterns.tensor_count == tensors + results,
+                    "meshtorch: the rule of `", info.name, "` has ", patterns.operand_count, " operands and ",
+                    patterns.tensor_count - patterns.operand_count, " results, the operator ", tensors,
+                    " tensor arguments and ", results, " results\n  rule   ", rule.to_string(), "\n  schema ",
+                    toString(info.op.schema()), "\n  do: write one tensor for each, in schema order");
+}
+
+void check_is_argument(const OperatorInfo& info, const std::string& argument) {
+  TORCH_CHECK_VALUE(info.find(argument), "meshtorch: the rule of `", info.name, "` names the argument ",
+                    argument, ", which the operator has not\n  schema ", toString(info.op.schema()),
+                    "\n  do: take one of its argument names");
+}
+
+RuleEntry entry_of(const OperatorInfo& info, const Rule& rule, const RuleOptions& options) {
+  RuleEntry entry(rule);
+  for (const auto& [name, argument] : options.at) {
+    check_is_argument(info, argument);
+    entry.at(name, argument);
+  }
+  for (const auto& [name, argument] : options.rank) {
+    check_is_argument(info, argument);
+    entry.rank(name, argument);
+  }
+  for (const std::string& argument : options.shape_only) {
+    check_is_argument(info, argument);
+    entry.shape_only(argument);
+  }
+  return entry.reduce(options.reduce).needs_elements(options.needs_elements);
+}
+
+void prove_on_samples(const OperatorInfo& info, const RuleEntry& entry, const RuleOptions& options) {
+  for (const std::vector<c10::IValue>& sample : options.samples) {
+    const torch::jit::Stack arguments = with_defaults(info, sample);
+    const Proof proof = prove(info, entry, arguments);
+    TORCH_CHECK_VALUE(proof.is_bound, "meshtorch: the rule of `", info.name,
+                      "` does not fit a sample of its own\n  rule   ", entry.describe(), "\n  sample ",
+                      describe_arguments(info, arguments),
+                      "\n  do: give arguments that the operator takes, of the ranks that the rule says");
+    TORCH_CHECK_VALUE(proof.mistakes.empty(), proof.mistakes.front());
+  }
+}
+
+}  // namespace
+
+void register_rule(std::string_view op, Rule rule, const RuleOptions& options) {
+  const OperatorInfo& info = operator_named(op);
+  check_runs_by_rule(info);
+  check_fits_schema(info, rule);
+  RuleEntry entry = entry_of(info, rule, options);
+  if (rule_checks() != RuleChecks::none) prove_on_samples(info, entry, options);
+  set_own_rule(info.name, std::move(entry));
+  refresh_rules();
+}
+
+}  // namespace meshtorch

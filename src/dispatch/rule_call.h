@@ -1,0 +1,58 @@
+// A call with its rule bound to it: what may be split, and what the call of one rank then needs changed.
+// Nothing here communicates, so that any rank can be asked about.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "dispatch/decision.h"
+#include "dispatch/stack_call.h"
+#include "propagate/choose.h"
+#include "rules/table.h"
+
+namespace meshtorch {
+
+class RuleCall {
+ public:
+  // Null if the rule does not fit the shapes of the call. `operands` and `arguments` must outlive it.
+  static std::unique_ptr<RuleCall> bind(const RuleEntry& rule, const OperatorInfo& info,
+                                        const Operands& operands, c10::ArrayRef<c10::IValue> arguments);
+
+  const RuleUse& use() const { return use_; }
+  const std::shared_ptr<const BoundRule>& bound() const { return bound_; }
+  // For each operand tensor of the rule, its number among the operands of the call.
+  const std::vector<std::size_t>& order() const { return order_; }
+  const Operand& operand(std::size_t rule_tensor) const { return operands_[order_[rule_tensor]]; }
+  // Only the shape of this operand of the rule matters.
+  bool is_shape_only(std::size_t rule_tensor) const;
+
+  // False if the operator's kernels need elements, and some rank would have none of a tensor that has any.
+  bool suits_kernels(const Choice& choice, const Shape& mesh) const;
+
+  // What the call of the rank at `coordinate` needs changed; nothing if no change makes it right.
+  std::optional<LocalChanges> local_changes(const Choice& choice, const Shape& mesh,
+                                            const Shape& coordinate) const;
+
+ private:
+  struct Place;  // of one rank under one choice
+
+  RuleCall(const OperatorInfo& info, const Operands& operands, c10::ArrayRef<c10::IValue> arguments,
+           const RuleEntry& rule)
+      : info_(info), operands_(operands), call_(info, operands, arguments), use_(rule.use(call_)) {}
+
+  bool apply(const LocalChange& change, const Place& place, LocalChanges& changes) const;
+  bool localize_sizes(const LocalChange& change, const Place& place, LocalChanges& changes) const;
+  bool mask_indices(const LocalChange& change, const Place& place, LocalChanges& changes) const;
+  const Factor* factor_named(const std::string& name) const;
+  std::optional<Range> part_of(const std::string& factor, const Place& place) const;
+
+  const OperatorInfo& info_;
+  const Operands& operands_;
+  StackCall call_;
+  RuleUse use_;
+  std::vector<std::size_t> order_;
+  std::shared_ptr<const BoundRule> bound_;
+};
+
+}  // namespace meshtorch

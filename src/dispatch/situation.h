@@ -1,0 +1,12 @@
+// A bound call as the choice sees it: where its operands lie, what must stay, what results must become.
+#pragma once
+
+#include "dispatch/rule_call.h"
+#include "propagate/choose.h"
+
+namespace meshtorch {
+
+Situation situation_of(const RuleCall& call, const OperatorInfo& info, const Operands& operands,
+                       MeshImpl& mesh);
+
+}  // namespace meshtorch

@@ -1,0 +1,55 @@
+// The operator on the shards of one rank.
+#include "local/local_call.h"
+
+#include "local/index_mask.h"
+
+namespace meshtorch {
+namespace {
+
+void replace_list(const OperatorInfo& info, const Operands& operands, c10::ArrayRef<at::Tensor> locals,
+                  std::size_t index, c10::IValue& list) {
+  const std::size_t count = list.toListRef().size();
+  c10::List<std::optional<at::Tensor>> optionals;
+  std::vector<at::Tensor> tensors(count);
+  optionals.resize(count);
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i].argument != index) continue;
+    const auto element = static_cast<std::size_t>(operands[i].element);
+    optionals.set(element, locals[i]);
+    tensors[element] = locals[i];
+  }
+  if (info.arguments[index].has_optional_elements) {
+    list = std::move(optionals);
+  } else {
+    list = std::move(tensors);
+  }
+}
+
+}  // namespace
+
+void replace_operands(const OperatorInfo& info, const Operands& operands, c10::ArrayRef<at::Tensor> locals,
+                      c10::IValue* arguments) {
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i].element < 0) arguments[operands[i].argument] = locals[i];
+  }
+  for (std::size_t i = 0; info.takes_lists && i < info.arguments.size(); ++i) {
+    if (info.arguments[i].kind == ArgumentInfo::Kind::tensor_list && arguments[i].isList())
+      replace_list(info, operands, locals, i, arguments[i]);
+  }
+}
+
+std::vector<at::Tensor> change_arguments(const LocalChanges& changes, c10::IValue* arguments) {
+  for (const auto& [index, value] : changes.replaced) arguments[index] = value;
+  std::vector<at::Tensor> elsewhere;
+  for (const IndexMask& mask : changes.masks)
+    elsewhere.push_back(apply_mask(mask, arguments[mask.table], arguments[mask.argument]));
+  return elsewhere;
+}
+
+void run_local_call(const OperatorInfo& info, const LocalChanges& changes, torch::jit::Stack& stack) {
+  const auto elsewhere = change_arguments(changes, stack.data() + (stack.size() - info.arguments.size()));
+  (info.local_op ? *info.local_op : info.op).callBoxed(&stack);
+  for (const at::Tensor& outside : elsewhere) clear_rows(stack.back().toTensor(), outside);
+}
+
+}  // namespace meshtorch
