@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -32,10 +33,23 @@ struct IndexMask {
   std::int64_t size;
 };
 
-// Arguments of the call of one rank that differ from those of the global one.
+// On a rank that has no element of some tensor, where the operator's kernels refuse such: the call is made on
+// zeros, and nothing of its results is kept.
+struct StandIn {
+  struct Dim {
+    std::size_t tensor;
+    std::int64_t dim;
+    std::int64_t size;
+  };
+  std::vector<Dim> arguments;  // their dims that are 0 long here become `size` long
+  std::vector<Dim> results;  // and the other way round; a result without such a dim is a term of a sum: zeros
+};
+
+// What the call of one rank needs changed, compared with the global one.
 struct LocalChanges {
   std::vector<std::pair<std::size_t, c10::IValue>> replaced;
   std::vector<IndexMask> masks;
+  std::optional<StandIn> stand_in;
 };
 
 struct Decision {

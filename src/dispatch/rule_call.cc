@@ -42,7 +42,10 @@ bool RuleCall::is_shape_only(std::size_t rule_tensor) const {
 }
 
 bool RuleCall::suits_kernels(const Choice& choice, const Shape& mesh) const {
-  if (!use_.needs_elements) return true;
+  return !use_.needs_elements || !leaves_a_shard_empty(choice, mesh) || allows_stand_ins(choice);
+}
+
+bool RuleCall::leaves_a_shard_empty(const Choice& choice, const Shape& mesh) const {
   // The part of the last rank of each axis is the smallest.
   Shape last = mesh;
   for (std::int64_t& index : last) --index;
@@ -50,16 +53,71 @@ bool RuleCall::suits_kernels(const Choice& choice, const Shape& mesh) const {
     const Shape shape = operand(i).tensor.sizes().vec();
     const Shape smallest = local_shape(shape, choice.operands[i], mesh, last);
     for (std::size_t dim = 0; dim < shape.size(); ++dim) {
-      if (shape[dim] > 0 && smallest[dim] == 0) return false;
+      if (shape[dim] > 0 && smallest[dim] == 0) return true;
     }
   }
-  return true;
+  return false;
+}
+
+// Zeros in, nothing out: right if the results are parts, or terms of sums to which nothing else adds.
+bool RuleCall::allows_stand_ins(const Choice& choice) const {
+  if (info_.writes || info_.takes_lists) return false;
+  const auto& returns = info_.op.schema().returns();
+  if (static_cast<int>(returns.size()) != bound_->result_count()) return false;
+  const auto is_list = [](const c10::Argument& result) {
+    return result.type()->kind() == c10::TypeKind::ListType;
+  };
+  if (std::any_of(returns.begin(), returns.end(), is_list)) return false;
+  for (const LocalChange& change : use_.changes) {
+    if (change.kind == LocalChange::Kind::mask_indices) return false;
+  }
+  const auto is_pending = [](const Placements& placements) {
+    return std::any_of(placements.begin(), placements.end(),
+                       [](const Placement& p) { return p.is_partial(); });
+  };
+  const auto pends_no_sum = [](const Placements& placements) {
+    return std::any_of(placements.begin(), placements.end(),
+                       [](const Placement& p) { return p.is_partial() && !p.is_partial(ReduceOp::sum); });
+  };
+  return std::none_of(choice.results.begin(), choice.results.end(), pends_no_sum) &&
+         std::none_of(choice.operands.begin(), choice.operands.end(), is_pending);
+}
+
+// How long a dim is locally for one index of what it is split by.
+std::int64_t RuleCall::length_of_one(std::size_t tensor, std::size_t dim) const {
+  for (const Factor& factor : bound_->factors) {
+    for (const Site& site : factor.sites) {
+      if (site.tensor == static_cast<int>(tensor) && site.dim == static_cast<int>(dim) && site.slot == 0)
+        return site.inner;
+    }
+  }
+  return 1;
+}
+
+std::optional<StandIn> RuleCall::stand_in_at(const Place& place) const {
+  StandIn stand_in;
+  const auto collect = [&](std::size_t tensor, const Placements& placements, std::vector<StandIn::Dim>& dims,
+                           std::size_t number) {
+    const Shape& shape = bound_->tensors[tensor].shape;
+    const Shape local = local_shape(shape, placements, place.mesh, place.coordinate);
+    for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+      if (shape[dim] > 0 && local[dim] == 0)
+        dims.push_back({number, static_cast<std::int64_t>(dim), length_of_one(tensor, dim)});
+    }
+  };
+  for (std::size_t i = 0; i < order_.size(); ++i)
+    collect(i, place.choice.operands[i], stand_in.arguments, operand(i).argument);
+  if (stand_in.arguments.empty()) return std::nullopt;
+  for (std::size_t r = 0; r < place.choice.results.size(); ++r)
+    collect(order_.size() + r, place.choice.results[r], stand_in.results, r);
+  return stand_in;
 }
 
 std::optional<LocalChanges> RuleCall::local_changes(const Choice& choice, const Shape& mesh,
                                                     const Shape& coordinate) const {
   LocalChanges changes;
   const Place place{choice, mesh, coordinate};
+  if (use_.needs_elements && allows_stand_ins(choice)) changes.stand_in = stand_in_at(place);
   for (const LocalChange& change : use_.changes) {
     if (!apply(change, place, changes)) return std::nullopt;
   }
@@ -72,7 +130,8 @@ bool RuleCall::apply(const LocalChange& change, const Place& place, LocalChanges
       return localize_sizes(change, place, changes);
     case LocalChange::Kind::factor_size:
       if (const auto part = part_of(change.factor, place)) {
-        changes.replaced.emplace_back(call_.index(change.argument), part->size);
+        const std::int64_t least = changes.stand_in ? 1 : 0;
+        changes.replaced.emplace_back(call_.index(change.argument), std::max(part->size, least));
         return true;
       }
       return false;
@@ -89,8 +148,11 @@ bool RuleCall::localize_sizes(const LocalChange& change, const Place& place, Loc
   for (std::size_t dim = 0; dim < global.size(); ++dim) {
     if (global[dim] < 0) global[dim] = asked[dim];
   }
-  changes.replaced.emplace_back(call_.index(change.argument),
-                                local_shape(global, place.choice.results[0], place.mesh, place.coordinate));
+  Shape local = local_shape(global, place.choice.results[0], place.mesh, place.coordinate);
+  for (std::size_t dim = 0; changes.stand_in && dim < local.size(); ++dim) {
+    if (local[dim] == 0 && global[dim] > 0) local[dim] = length_of_one(order_.size(), dim);
+  }
+  changes.replaced.emplace_back(call_.index(change.argument), std::move(local));
   return true;
 }
 

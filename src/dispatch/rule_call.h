@@ -27,7 +27,8 @@ class RuleCall {
   // Only the shape of this operand of the rule matters.
   bool is_shape_only(std::size_t rule_tensor) const;
 
-  // False if the operator's kernels need elements, and some rank would have none of a tensor that has any.
+  // False if the operator's kernels need elements, and some rank would have none of a tensor that has any,
+  // nor could zeros stand in for them. The same on every rank.
   bool suits_kernels(const Choice& choice, const Shape& mesh) const;
 
   // What the call of the rank at `coordinate` needs changed; nothing if no change makes it right.
@@ -41,6 +42,10 @@ class RuleCall {
            const RuleEntry& rule)
       : info_(info), operands_(operands), call_(info, operands, arguments), use_(rule.use(call_)) {}
 
+  bool leaves_a_shard_empty(const Choice& choice, const Shape& mesh) const;
+  bool allows_stand_ins(const Choice& choice) const;
+  std::optional<StandIn> stand_in_at(const Place& place) const;
+  std::int64_t length_of_one(std::size_t tensor, std::size_t dim) const;
   bool apply(const LocalChange& change, const Place& place, LocalChanges& changes) const;
   bool localize_sizes(const LocalChange& change, const Place& place, LocalChanges& changes) const;
   bool mask_indices(const LocalChange& change, const Place& place, LocalChanges& changes) const;

@@ -2,6 +2,7 @@
 #include "local/local_call.h"
 
 #include "local/index_mask.h"
+#include "local/stand_in.h"
 
 namespace meshtorch {
 namespace {
@@ -40,6 +41,7 @@ void replace_operands(const OperatorInfo& info, const Operands& operands, c10::A
 
 std::vector<at::Tensor> change_arguments(const LocalChanges& changes, c10::IValue* arguments) {
   for (const auto& [index, value] : changes.replaced) arguments[index] = value;
+  if (changes.stand_in) lengthen_arguments(*changes.stand_in, arguments);
   std::vector<at::Tensor> elsewhere;
   for (const IndexMask& mask : changes.masks)
     elsewhere.push_back(apply_mask(mask, arguments[mask.table], arguments[mask.argument]));
@@ -50,6 +52,9 @@ void run_local_call(const OperatorInfo& info, const LocalChanges& changes, torch
   const auto elsewhere = change_arguments(changes, stack.data() + (stack.size() - info.arguments.size()));
   (info.local_op ? *info.local_op : info.op).callBoxed(&stack);
   for (const at::Tensor& outside : elsewhere) clear_rows(stack.back().toTensor(), outside);
+  if (changes.stand_in)
+    empty_results(*changes.stand_in, stack.data() + (stack.size() - info.returned_argument.size()),
+                  info.returned_argument.size());
 }
 
 }  // namespace meshtorch

@@ -90,8 +90,8 @@ TEST(HeadSplitAttention, TrainsWithoutAnyCommunication) {
   on_ranks(4, [](int) {
     const mt::DeviceMesh mesh = line(4);
     std::vector<torch::Tensor> plain, split;
-    for (int i = 0; i < 3; ++i) {  // B 2, H 7 heads over 4 ranks, S 5, C 4
-      plain.push_back(numbers({2, 7, 5, 4}, torch::kDouble, i).requires_grad_());
+    for (int i = 0; i < 3; ++i) {  // B 2, H 6 heads over 4 ranks: one has none; S 5, C 4
+      plain.push_back(numbers({2, 6, 5, 4}, torch::kDouble, i).requires_grad_());
       split.push_back(mt::distribute_tensor(plain.back().detach(), mesh, {Shard(1)}).requires_grad_());
     }
     const auto attention = [](const std::vector<torch::Tensor>& in, bool causal) {

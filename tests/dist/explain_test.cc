@@ -37,12 +37,14 @@ TEST(Explain, SettlesTheElementsOfListsOneByOne) {
 }
 
 TEST(Explain, NeedsADistributedTensor) {
-  EXPECT_EQ(error_of([] { mt::explain("neg", numbers({2})); }),
-            "meshtorch: explain of `neg` got no distributed tensor\n  call   self (2) Float\n  do: give it the "
-            "tensors that the operator is called with");
-  EXPECT_EQ(error_of([] { mt::explain("neg", numbers({2}), 1, 2); }),
-            "meshtorch: 3 arguments for `neg`, which takes 1\n  schema aten::neg(Tensor self) -> Tensor\n  do: "
-            "give its arguments in schema order");
+  EXPECT_EQ(
+      error_of([] { mt::explain("neg", numbers({2})); }),
+      "meshtorch: explain of `neg` got no distributed tensor\n  call   self (2) Float\n  do: give it the "
+      "tensors that the operator is called with");
+  EXPECT_EQ(
+      error_of([] { mt::explain("neg", numbers({2}), 1, 2); }),
+      "meshtorch: 3 arguments for `neg`, which takes 1\n  schema aten::neg(Tensor self) -> Tensor\n  do: "
+      "give its arguments in schema order");
 }
 
 }  // namespace
