@@ -1,0 +1,31 @@
+// Filling a tensor from a part of a stored one.
+#include "checkpoint/fill.h"
+
+#include <ATen/ATen.h>
+
+#include "checkpoint/dtype.h"
+#include "checkpoint/slab.h"
+
+namespace meshtorch::safetensors {
+
+void fill(const at::Tensor& target, const OpenFile& file, const StoredTensor& source,
+          const ShardIndices& part) {
+  const at::NoGradGuard no_grad;
+  TORCH_INTERNAL_ASSERT(target.numel() == part.count());
+  const at::ScalarType type = dtype_named(source.dtype);
+  const auto read = [&](const at::Tensor& in_order, std::int64_t begin) {
+    file.read(source, part, begin, begin + in_order.numel(), static_cast<std::byte*>(in_order.data_ptr()));
+  };
+  if (target.is_cpu() && target.scalar_type() == type && target.is_contiguous()) {
+    read(target, 0);
+    return;
+  }
+  // The target has another type, or is not in one piece.
+  checkpoint::for_each_slab(target, [&](const at::Tensor& slab, std::int64_t begin) {
+    const at::Tensor values = at::empty(slab.sizes(), at::TensorOptions(type));
+    read(values, begin);
+    slab.copy_(values);
+  });
+}
+
+}  // namespace meshtorch::safetensors
