@@ -14,8 +14,8 @@ void check_is_fake(const torch::jit::Stack& stack, const c10::OperatorHandle& op
     const std::string backend =
         value.toCustomClass<c10d::ProcessGroup>()->getBackend(c10::DeviceType::CPU)->getBackendName();
     TORCH_CHECK_NOT_IMPLEMENTED(backend == "fake", "meshtorch: `", op.schema().name(),
-                                "` got tensors on the meta device, which have no data to send\n  backend: ", backend,
-                                "\n  do: use the backend \"fake\", or give the tensors data");
+                                "` got tensors on the meta device, which have no data to send\n  backend: ",
+                                backend, "\n  do: use the backend \"fake\", or give the tensors data");
   }
 }
 
