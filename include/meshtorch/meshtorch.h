@@ -19,5 +19,6 @@
 #include "meshtorch/process_group.h"
 #include "meshtorch/random.h"
 #include "meshtorch/rule.h"
+#include "meshtorch/trace.h"
 #include "meshtorch/version.h"
 #include "meshtorch/visualize.h"
