@@ -2,6 +2,18 @@
 #include "nn/edges.h"
 
 namespace meshtorch {
+namespace {
+
+std::size_t axis_of(const DeviceMesh& whole, const DeviceMesh& mesh) {
+  TORCH_CHECK_VALUE(
+      !mesh.names().empty(),
+      "meshtorch: a parallel style cannot tell along which axis it runs\n  mesh of the tensor: ",
+      whole.to_string(), "\n  mesh of the style: ", mesh.to_string(),
+      "\n  do: give the axes names, as in init_device_mesh(device, {2, 2}, {\"dp\", \"tp\"})");
+  return static_cast<std::size_t>(whole.axis(mesh.names()[0]));
+}
+
+}  // namespace
 
 DTensor annotated(const at::Tensor& tensor, const DeviceMesh& mesh, const Placement& layout,
                   const std::optional<KnownSize>& known) {
@@ -15,10 +27,13 @@ DTensor annotated(const at::Tensor& tensor, const DeviceMesh& mesh, const Placem
   return DTensor::from_local(tensor, mesh, {layout}, options);
 }
 
-DTensor moved_to(const DTensor& tensor, const Placement& layout) {
+DTensor moved_to(const DTensor& tensor, const DeviceMesh& mesh, const Placement& layout) {
   const Placement wanted = layout.normalized(tensor.dim());
-  if (tensor.placements().size() == 1 && tensor.placements()[0] == wanted) return tensor;
-  return tensor.redistribute({wanted}, {.async_op = true});
+  Placements placements = tensor.placements();
+  const std::size_t axis = placements.size() == 1 ? 0 : axis_of(tensor.device_mesh(), mesh);
+  if (placements[axis] == wanted) return tensor;
+  placements[axis] = wanted;
+  return tensor.redistribute(placements, {.async_op = true});
 }
 
 at::Tensor shard_if(bool use_local, const DTensor& tensor) {

@@ -17,8 +17,9 @@ struct KnownSize {
 DTensor annotated(const at::Tensor& tensor, const DeviceMesh& mesh, const Placement& layout,
                   const std::optional<KnownSize>& known = {});
 
-// The tensor in this layout, under way if it has to move.
-DTensor moved_to(const DTensor& tensor, const Placement& layout);
+// The tensor in this layout along `mesh`, which has one axis, under way if it has to move. A tensor on a mesh
+// of several axes, one of which has the same name, stays as it is along the others.
+DTensor moved_to(const DTensor& tensor, const DeviceMesh& mesh, const Placement& layout);
 
 // The shard if asked for.
 at::Tensor shard_if(bool use_local, const DTensor& tensor);

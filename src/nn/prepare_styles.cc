@@ -15,7 +15,7 @@ void convert(Values& values, std::size_t index, const DeviceMesh& mesh,
   check_assertion(values.is_tensor(index), "meshtorch: expecting input to be a torch.Tensor!\n  value ",
                   index, " ", values.name(index), "\n  do: give nullopt as its layout");
   DTensor tensor = annotated(values[index], mesh, *layout);
-  if (desired) tensor = moved_to(tensor, *desired);
+  if (desired) tensor = moved_to(tensor, mesh, *desired);
   values[index] = shard_if(use_local, tensor);
 }
 

@@ -47,10 +47,10 @@ void distribute(torch::nn::Module& module, const DeviceMesh& mesh, const StyleCo
   distribute_module(
       module, mesh, partition,
       [edges](torch::nn::Module&, Values& inputs, const DeviceMesh& m) {
-        inputs[0] = moved_to(annotated(inputs[0], m, edges.input, edges.input_size), edges.desired_input);
+        inputs[0] = moved_to(annotated(inputs[0], m, edges.input, edges.input_size), m, edges.desired_input);
       },
-      [edges](torch::nn::Module&, Values& outputs, const DeviceMesh&) {
-        outputs[0] = shard_if(edges.use_local_output, moved_to(outputs[0], edges.output));
+      [edges](torch::nn::Module&, Values& outputs, const DeviceMesh& m) {
+        outputs[0] = shard_if(edges.use_local_output, moved_to(outputs[0], m, edges.output));
       });
 }
 
@@ -113,7 +113,7 @@ void SequenceParallel::apply(torch::nn::Module& module, const DeviceMesh& mesh,
       [split](torch::nn::Module& m, Values& inputs, const DeviceMesh& on) {
         TORCH_CHECK_VALUE(inputs.size() > 0 && inputs.is_tensor(0), "meshtorch: expecting input of ",
                           class_of(m), " to be a torch.Tensor or DTensor");
-        inputs[0] = moved_to(annotated(inputs[0], on, split), split);
+        inputs[0] = moved_to(annotated(inputs[0], on, split), on, split);
       },
       [use_local](torch::nn::Module&, Values& outputs, const DeviceMesh&) {
         if (use_local) outputs[0] = DTensor(outputs[0]).to_local();

@@ -1,0 +1,189 @@
+// The layers of Llama, in the order in which data passes them from the bottom of this file to its top.
+#include "model.h"
+
+#include <meshtorch/distribute_module.h>
+#include <torch/torch.h>
+
+namespace llama {
+namespace {
+
+namespace mt = meshtorch;
+
+// LibTorch's layers fill their weights when they are made. Here they are made small and then given parameters
+// of their real shape on the meta device, so that a model of any size is made at once and costs no memory.
+void reshape_parameter(const torch::Tensor& parameter, torch::IntArrayRef shape, torch::Dtype dtype) {
+  mt::replace_data(parameter, torch::empty(shape, torch::TensorOptions(dtype).device(torch::kMeta)));
+}
+
+mt::nn::Linear linear(std::int64_t in, std::int64_t out, bool bias, torch::Dtype dtype) {
+  mt::nn::Linear layer(torch::nn::LinearOptions(1, 1).bias(bias));
+  layer->options = torch::nn::LinearOptions(in, out).bias(bias);
+  reshape_parameter(layer->weight, {out, in}, dtype);
+  if (bias) reshape_parameter(layer->bias, {out}, dtype);
+  return layer;
+}
+
+mt::nn::Embedding embedding(std::int64_t count, std::int64_t width, torch::Dtype dtype) {
+  mt::nn::Embedding layer(torch::nn::EmbeddingOptions(1, 1));
+  layer->options = torch::nn::EmbeddingOptions(count, width);
+  reshape_parameter(layer->weight, {count, width}, dtype);
+  return layer;
+}
+
+mt::nn::RMSNorm rms_norm(const Config& config, torch::Dtype dtype) {
+  mt::nn::RMSNorm layer(mt::nn::RMSNormOptions(config.hidden_size).set_eps(config.rms_norm_eps));
+  reshape_parameter(layer->weight, {config.hidden_size}, dtype);
+  return layer;
+}
+
+// Position t may be seen from position s of row b unless it comes later or is padding; everyone sees itself,
+// so that no row of the attention is empty.
+torch::Tensor visible(const torch::Tensor& pads_B, std::int64_t past, std::int64_t length) {
+  const auto options = torch::TensorOptions(torch::kLong).device(pads_B.device());
+  const torch::Tensor to_T = torch::arange(length, options);
+  const torch::Tensor from_S1 = torch::arange(past, length, options).unsqueeze(-1);
+  const torch::Tensor is_token_B11T = (to_T >= pads_B.unsqueeze(-1)).unsqueeze(1).unsqueeze(1);
+  return (is_token_B11T & (to_T <= from_S1)) | (to_T == from_S1);
+}
+
+Sight sight_of(const torch::Tensor& ids_BS, const KvCache* cache, const torch::Tensor& pads_B,
+               const Config& config, torch::Dtype dtype) {
+  const std::int64_t past = cache != nullptr ? cache->length : 0;
+  const std::int64_t length = past + ids_BS.size(1);
+  const auto options = torch::TensorOptions(torch::kLong).device(ids_BS.device());
+  torch::Tensor positions_BS = torch::arange(past, length, options).unsqueeze(0);
+  Sight sight;
+  if (pads_B.defined()) {
+    positions_BS = (positions_BS - pads_B.unsqueeze(-1)).clamp_min(0);
+    sight.mask_B1ST = visible(pads_B, past, length);
+  } else if (past > 0 && ids_BS.size(1) > 1) {
+    sight.mask_B1ST = visible(torch::zeros({1}, options), past, length);
+  }
+  sight.rotation = rotation_of(positions_BS, length, config, dtype);
+  return sight;
+}
+
+}  // namespace
+
+AttentionImpl::AttentionImpl(const Config& c, torch::Dtype dtype)
+    : head_dim(c.head_dim),
+      is_grouped(c.num_heads != c.num_kv_heads),
+      q_proj(linear(c.hidden_size, c.num_heads * c.head_dim, c.attention_bias, dtype)),
+      k_proj(linear(c.hidden_size, c.num_kv_heads * c.head_dim, c.attention_bias, dtype)),
+      v_proj(linear(c.hidden_size, c.num_kv_heads * c.head_dim, c.attention_bias, dtype)),
+      o_proj(linear(c.num_heads * c.head_dim, c.hidden_size, c.attention_bias, dtype)) {
+  register_module("q_proj", q_proj);
+  register_module("k_proj", k_proj);
+  register_module("v_proj", v_proj);
+  register_module("o_proj", o_proj);
+}
+
+torch::Tensor AttentionImpl::forward(const torch::Tensor& x_BSD, const Sight& sight, KeysValues* cache) {
+  const auto heads = [&](const torch::Tensor& y) {
+    return y.view({y.size(0), y.size(1), -1, head_dim}).transpose(1, 2);
+  };
+  const torch::Tensor q_BHSC = rotate(heads(q_proj(x_BSD)), sight.rotation);
+  torch::Tensor k_BKTC = rotate(heads(k_proj(x_BSD)), sight.rotation);
+  torch::Tensor v_BKTC = heads(v_proj(x_BSD));
+  if (cache != nullptr) {
+    if (cache->keys_BKTC.defined()) {
+      k_BKTC = torch::cat({cache->keys_BKTC, k_BKTC}, 2);
+      v_BKTC = torch::cat({cache->values_BKTC, v_BKTC}, 2);
+    }
+    *cache = {k_BKTC, v_BKTC};
+  }
+  // One new position sees all of the past, so that only several need to be told what comes later.
+  const bool is_causal = !sight.mask_B1ST.defined() && x_BSD.size(1) > 1;
+  const auto mask = sight.mask_B1ST.defined() ? std::optional(sight.mask_B1ST) : std::nullopt;
+  const torch::Tensor y_BHSC =
+      at::scaled_dot_product_attention(q_BHSC, k_BKTC, v_BKTC, mask, /*dropout_p=*/0, is_causal,
+                                       /*scale=*/std::nullopt, is_grouped);
+  return o_proj(y_BHSC.transpose(1, 2).contiguous().flatten(2));
+}
+
+MlpImpl::MlpImpl(const Config& c, torch::Dtype dtype)
+    : gate_proj(linear(c.hidden_size, c.intermediate_size, c.mlp_bias, dtype)),
+      up_proj(linear(c.hidden_size, c.intermediate_size, c.mlp_bias, dtype)),
+      down_proj(linear(c.intermediate_size, c.hidden_size, c.mlp_bias, dtype)) {
+  register_module("gate_proj", gate_proj);
+  register_module("up_proj", up_proj);
+  register_module("down_proj", down_proj);
+}
+
+torch::Tensor MlpImpl::forward(const torch::Tensor& x_BSD) {
+  return down_proj(torch::silu(gate_proj(x_BSD)) * up_proj(x_BSD));
+}
+
+DecoderLayerImpl::DecoderLayerImpl(const Config& c, torch::Dtype dtype)
+    : input_layernorm(rms_norm(c, dtype)),
+      self_attn(c, dtype),
+      post_attention_layernorm(rms_norm(c, dtype)),
+      mlp(c, dtype) {
+  register_module("input_layernorm", input_layernorm);
+  register_module("self_attn", self_attn);
+  register_module("post_attention_layernorm", post_attention_layernorm);
+  register_module("mlp", mlp);
+}
+
+torch::Tensor DecoderLayerImpl::forward(const torch::Tensor& x_BSD, const Sight& sight, KeysValues* cache) {
+  const torch::Tensor y_BSD = x_BSD + self_attn(input_layernorm(x_BSD), sight, cache);
+  return y_BSD + mlp(post_attention_layernorm(y_BSD));
+}
+
+DecoderImpl::DecoderImpl(const Config& c, torch::Dtype dtype)
+    : config(c), embed_tokens(embedding(c.vocab_size, c.hidden_size, dtype)), norm(rms_norm(c, dtype)) {
+  register_module("embed_tokens", embed_tokens);
+  auto list = register_module("layers", torch::nn::ModuleList());
+  for (std::int64_t i = 0; i < c.num_layers; ++i) {
+    layers.emplace_back(c, dtype);
+    list->push_back(layers.back().ptr());
+  }
+  register_module("norm", norm);
+}
+
+torch::Tensor DecoderImpl::forward(const torch::Tensor& ids_BS, KvCache* cache, const torch::Tensor& pads_B) {
+  torch::Tensor x_BSD = embed_tokens(ids_BS);
+  const Sight sight = sight_of(ids_BS, cache, pads_B, config, x_BSD.scalar_type());
+  if (cache != nullptr) cache->layers.resize(layers.size());
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    x_BSD = layers[i](x_BSD, sight, cache != nullptr ? &cache->layers[i] : nullptr);
+  }
+  if (cache != nullptr) cache->length += ids_BS.size(1);
+  return norm(x_BSD);
+}
+
+LlamaImpl::LlamaImpl(const Config& c, torch::Dtype dtype) : config(c), model(c, dtype) {
+  register_module("model", model);
+  if (c.tie_word_embeddings) return;
+  lm_head = register_module("lm_head", linear(c.hidden_size, c.vocab_size, /*bias=*/false, dtype));
+}
+
+torch::Tensor LlamaImpl::forward(const torch::Tensor& ids_BS, KvCache* cache, const torch::Tensor& pads_B) {
+  return logits(model(ids_BS, cache, pads_B));
+}
+
+torch::Tensor LlamaImpl::logits(const torch::Tensor& x_BSD) {
+  if (!lm_head.is_empty()) return lm_head(x_BSD);
+  return torch::nn::functional::linear(x_BSD, model->embed_tokens->weight);
+}
+
+void allocate(torch::nn::Module& module, const torch::Device& device) {
+  for (const torch::Tensor& parameter : module.parameters()) {
+    if (parameter.is_meta()) mt::replace_data(parameter, torch::empty_like(parameter, device));
+  }
+}
+
+void initialize(LlamaImpl& model, const torch::Device& device) {
+  allocate(model, device);
+  const torch::NoGradGuard no_grad;
+  for (const auto& item : model.named_parameters()) {
+    torch::Tensor parameter = item.value();
+    if (parameter.dim() > 1) {
+      parameter.normal_(0, model.config.initializer_range);
+    } else {
+      parameter.fill_(item.key().ends_with("bias") ? 0 : 1);
+    }
+  }
+}
+
+}  // namespace llama
