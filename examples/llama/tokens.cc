@@ -7,6 +7,7 @@
 #include <iterator>
 #include <sstream>
 #include <stdexcept>
+#include <string>
 
 namespace llama {
 
@@ -28,7 +29,7 @@ std::vector<Token> parse_ids(const std::string& text, const std::filesystem::pat
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), token);
     if (error != std::errc() || end != word.data() + word.size() || token < 0) {
       throw std::invalid_argument(
-          "meshtorch-llama: " + file.string() + " holds \"" + word +
+          "" + file.string() + " holds \"" + word +
           "\", which is not a token number.\n  token " + std::to_string(tokens.size()) +
           " of the file\n  do: write tokens as numbers from 0, separated by spaces or "
           "lines; text goes in a file whose name does not end in .ids");
@@ -38,37 +39,29 @@ std::vector<Token> parse_ids(const std::string& text, const std::filesystem::pat
   return tokens;
 }
 
-}  // namespace
-
-std::vector<Token> bytes_to_tokens(const std::string& text) {
+std::vector<Token> bytes_of(const std::string& text) {
   std::vector<Token> tokens(text.size());
   std::transform(text.begin(), text.end(), tokens.begin(),
                  [](char c) { return static_cast<Token>(static_cast<unsigned char>(c)); });
   return tokens;
 }
 
-std::string tokens_to_bytes(std::span<const Token> tokens) {
-  std::string text;
-  for (const Token token : tokens) {
-    if (token >= 0 && token < kByteVocabulary) text.push_back(static_cast<char>(token));
-  }
-  return text;
-}
+}  // namespace
 
 std::vector<Token> read_tokens(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in) {
-    throw std::invalid_argument("meshtorch-llama: cannot open the training data " + file.string() +
+    throw std::invalid_argument("cannot open the training data " + file.string() +
                                 ".\n  option --data\n  do: name a readable file");
   }
   const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  return file.extension() == ".ids" ? parse_ids(text, file) : bytes_to_tokens(text);
+  return file.extension() == ".ids" ? parse_ids(text, file) : bytes_of(text);
 }
 
 TokenWindows::TokenWindows(std::vector<Token> tokens, std::int64_t length, std::uint64_t seed)
     : tokens_(std::move(tokens)), length_(length), seed_(seed) {
   if (length < 1 || static_cast<std::int64_t>(tokens_.size()) < length + 1) {
-    throw std::invalid_argument("meshtorch-llama: the training data has " + std::to_string(tokens_.size()) +
+    throw std::invalid_argument("the training data has " + std::to_string(tokens_.size()) +
                                 " tokens, and a window needs " + std::to_string(length + 1) +
                                 ".\n  options --data and --sequence-length\n  do: use a longer text or "
                                 "shorter sequences of at least 1");

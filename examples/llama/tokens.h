@@ -4,17 +4,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace llama {
 
 using Token = std::int64_t;
-
-// The demo model's vocabulary: a token is a byte.
-inline constexpr std::int64_t kByteVocabulary = 256;
-std::vector<Token> bytes_to_tokens(const std::string& text);
-std::string tokens_to_bytes(std::span<const Token> tokens);
 
 // The tokens of a file: decimal numbers between white space if its name ends in ".ids", else its bytes.
 std::vector<Token> read_tokens(const std::filesystem::path& file);

@@ -52,7 +52,7 @@ TrainingLog::TrainingLog(std::filesystem::path file, std::int64_t done_steps) {
   }
   out_.open(file, std::ios::trunc);
   if (!out_) {
-    throw std::invalid_argument("meshtorch-llama: cannot write the log " + file.string() +
+    throw std::invalid_argument("cannot write the log " + file.string() +
                                 ".\n  option --log\n  do: name a file in a folder that exists");
   }
   for (const StepRecord& record : records_) out_ << to_json_line(record) << "\n";

@@ -78,7 +78,7 @@ TEST(TrainingLog, AFolderThatIsMissingIsAnError) {
   } catch (const std::invalid_argument& error) {
     EXPECT_STREQ(
         error.what(),
-        "meshtorch-llama: cannot write the log no/such/folder/log.jsonl.\n  option --log\n  do: name a "
+        "cannot write the log no/such/folder/log.jsonl.\n  option --log\n  do: name a "
         "file in a folder that exists");
   }
 }
