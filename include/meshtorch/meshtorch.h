@@ -7,6 +7,7 @@
 #include "meshtorch/distribute_module.h"
 #include "meshtorch/dtensor.h"
 #include "meshtorch/error.h"
+#include "meshtorch/gradients.h"
 #include "meshtorch/group.h"
 #include "meshtorch/implicit_replication.h"
 #include "meshtorch/launch.h"

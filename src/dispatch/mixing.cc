@@ -63,7 +63,7 @@ std::unique_ptr<torch::Library> register_composites() {
                                     ? torch::CppFunction::makeFromBoxedFunction<&run_taken_composite>()
                                     : torch::CppFunction::makeFromBoxedFunction<&run_composite>());
   }
-  for (const char* name : {"sgn", "copysign.Tensor"}) {
+  for (const char* name : {"sgn", "copysign.Tensor", "repeat"}) {
     library->impl(name, torch::CppFunction::makeFromBoxedFunction<&run_guarded>());
   }
   return library;
@@ -78,7 +78,9 @@ implicit_replication::~implicit_replication() { --implicit_depth; }
 
 void check_mixing(const OperatorInfo& info, const Operand& operand) {
   const bool is_made_inside = composite_depth > 0 || torch::autograd::get_current_node() != nullptr;
-  if (is_made_inside || implicit_depth > 0) return;
+  // x[[0, 2]]: the numbers stand in the program, which is the same on every rank.
+  const bool is_index = info.arguments[operand.argument].has_optional_elements;
+  if (is_made_inside || is_index || implicit_depth > 0) return;
   TORCH_CHECK(
       false, "meshtorch: `", info.op.schema().name(),
       "` got a plain tensor beside distributed ones\n  argument ", info.arguments[operand.argument].name,
