@@ -62,6 +62,14 @@ std::vector<Range> held_ranges(std::int64_t size, std::int64_t dim, const Placem
   return held;
 }
 
+std::vector<std::vector<Range>> held_in_each_dim(const Shape& global, const Placements& placements,
+                                                 const Shape& mesh, const Shape& coordinate) {
+  std::vector<std::vector<Range>> held;
+  for (std::size_t dim = 0; dim < global.size(); ++dim)
+    held.push_back(held_ranges(global[dim], static_cast<std::int64_t>(dim), placements, mesh, coordinate));
+  return held;
+}
+
 Shape local_shape(const Shape& global, const Placements& placements, const Shape& mesh,
                   const Shape& coordinate) {
   Shape local = global;

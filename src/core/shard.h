@@ -32,6 +32,10 @@ std::vector<Range> split(const std::vector<Range>& whole, const Placement& p, st
 std::vector<Range> held_ranges(std::int64_t size, std::int64_t dim, const Placements& placements,
                                const Shape& mesh, const Shape& coordinate);
 
+// The same for every dim of a tensor.
+std::vector<std::vector<Range>> held_in_each_dim(const Shape& global, const Placements& placements,
+                                                 const Shape& mesh, const Shape& coordinate);
+
 // The shape of the local tensor at `coordinate` of a tensor of the given global shape. Placements must be
 // normalized.
 Shape local_shape(const Shape& global, const Placements& placements, const Shape& mesh,

@@ -4,12 +4,14 @@
 namespace meshtorch {
 
 ShardIndices::ShardIndices(const Shape& global, const Placements& placements, const Shape& mesh,
-                           const Shape& coordinate) {
+                           const Shape& coordinate)
+    : ShardIndices(global, held_in_each_dim(global, placements, mesh, coordinate)) {}
+
+ShardIndices::ShardIndices(const Shape& global, std::vector<std::vector<Range>> held_of_dims) {
   runs_ = {{0, 1}};
   std::int64_t stride = 1;  // of the dim in hand, in elements of the global tensor
   for (std::size_t dim = global.size(); dim-- > 0;) {
-    std::vector<Range> held =
-        held_ranges(global[dim], static_cast<std::int64_t>(dim), placements, mesh, coordinate);
+    std::vector<Range>& held = held_of_dims[dim];
     const bool row_is_whole = outer_.empty() && runs_ == std::vector<Range>{{0, stride}};
     if (row_is_whole) {
       for (Range& range : held) range = {range.begin * stride, range.size * stride};

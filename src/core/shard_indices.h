@@ -11,6 +11,8 @@ namespace meshtorch {
 class ShardIndices {
  public:
   ShardIndices(const Shape& global, const Placements& placements, const Shape& mesh, const Shape& coordinate);
+  // A part of a tensor: the indices that it has of each dim, in order.
+  ShardIndices(const Shape& global, std::vector<std::vector<Range>> held);
 
   std::int64_t count() const { return rows_ * row_size_; }
 

@@ -1,0 +1,133 @@
+// meshtorch-llama generate: prompts from the command line, new tokens to standard output as they come.
+#include <meshtorch/process_group.h>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <chrono>
+#include <iostream>
+
+#include "commands.h"
+#include "generate.h"
+#include "loading.h"
+#include "ranks.h"
+
+namespace llama {
+namespace {
+
+struct Options {
+  std::string model;
+  std::vector<std::string> ids;
+  std::vector<std::string> texts;
+  std::string dtype = "float32";
+  bool json = false;
+  RankOptions ranks = {};
+  GenerateOptions generate = {};
+};
+
+std::vector<Ids> prompts_of(const Options& options) {
+  std::vector<Ids> prompts;
+  for (const std::string& ids : options.ids) prompts.push_back(parse_ids(ids));
+  for (const std::string& text : options.texts) prompts.push_back(bytes_of(text));
+  return prompts;
+}
+
+std::string joined(const Ids& ids, const char* between) {
+  std::string text;
+  for (const std::int64_t id : ids) text += (text.empty() ? "" : between) + std::to_string(id);
+  return text;
+}
+
+// One prompt: {"ids": [1, 2]}; several: {"ids": [[1, 2], [3]]}.
+std::string as_json(const std::vector<Ids>& rows) {
+  std::string text;
+  for (const Ids& row : rows) text += (text.empty() ? "[" : ", [") + joined(row, ", ") + "]";
+  return "{\"ids\": " + (rows.size() == 1 ? text : "[" + text + "]") + "}";
+}
+
+// A single prompt's tokens appear as they are made; those of several, row by row, at the end.
+class Output {
+ public:
+  Output(const Options& options, std::size_t rows)
+      : json_(options.json), as_text_(!options.texts.empty()), streams_(rows == 1 && !options.json) {}
+
+  void add(std::int64_t id) const {
+    if (streams_) std::cout << (as_text_ ? text_of({id}) : std::to_string(id) + " ") << std::flush;
+  }
+  void finish(const std::vector<Ids>& rows) const {
+    if (json_) {
+      std::cout << as_json(rows);
+    } else if (!streams_) {
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        std::cout << (i > 0 ? "\n" : "") << (as_text_ ? text_of(rows[i]) : joined(rows[i], " "));
+      }
+    }
+    std::cout << std::endl;
+  }
+
+ private:
+  bool json_, as_text_, streams_;
+};
+
+void report_speed(const std::vector<Ids>& rows, double seconds) {
+  std::size_t count = 0;
+  for (const Ids& row : rows) count += row.size();
+  std::cerr << count << " tokens in " << seconds
+            << " s, prompts included: " << static_cast<double>(count) / seconds << " tokens/s\n";
+}
+
+void run(const Options& options) {
+  const std::vector<Ids> prompts = prompts_of(options);
+  on_ranks(options.ranks, [&](const meshtorch::DeviceMesh& mesh) {
+    const bool speaks = meshtorch::get_rank() == 0;
+    const Llama model = load_model(options.model, mesh, dtype_of(options.dtype));
+    const Output output(options, prompts.size());
+    GenerateOptions generating = options.generate;
+    if (speaks) generating.on_token = [&](std::size_t, std::int64_t id) { output.add(id); };
+    const auto begin = std::chrono::steady_clock::now();
+    const std::vector<Ids> rows = generate(model, mesh, prompts, generating);
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    if (!speaks) return;
+    output.finish(rows);
+    report_speed(rows, taken.count());
+  });
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("generate", "Continue prompts.");
+  command->add_option("--model", options->model, "directory of the model")->required();
+  command->add_option("--ids", options->ids, "token ids of a prompt, as 1,5,7; may be given several times")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--prompt", options->texts,
+                   "text of a prompt, for a model of bytes; may be given several times")
+      ->allow_extra_args(false);
+  command->add_option("--max-new-tokens", options->generate.max_new_tokens, "tokens to make for each prompt")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  SamplingOptions& sampling = options->generate.sampling;
+  command->add_flag("--greedy", sampling.greedy, "take the most probable token");
+  command
+      ->add_option("--temperature", sampling.temperature,
+                   "below 1 sharpens, above 1 flattens the probabilities")
+      ->capture_default_str();
+  command->add_option("--top-k", sampling.top_k, "draw from the k most probable tokens; 0: from all")
+      ->capture_default_str();
+  command->add_option("--top-p", sampling.top_p, "draw from the most probable tokens that reach p together")
+      ->capture_default_str();
+  command->add_option("--seed", sampling.seed, "equal seeds give equal text, on any number of ranks")
+      ->capture_default_str();
+  command->add_option("--dtype", options->dtype, "type to compute in: float32, float64, bfloat16 or float16")
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "print {\"ids\": [...]}, the new tokens only, and nothing else");
+  add_rank_options(*command, options->ranks);
+  command->footer(
+      "An end token of config.json or generation_config.json ends a row and is its last token.\nTokens go to "
+      "standard output as they are made, the speed to standard error.");
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace llama

@@ -1,0 +1,148 @@
+// meshtorch-llama inspect: prints what a model is on a mesh of any size, in seconds and without its weights.
+#include <meshtorch/implicit_replication.h>
+#include <meshtorch/process_group.h>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <iomanip>
+#include <iostream>
+
+#include "commands.h"
+#include "inspection.h"
+#include "loading.h"
+
+namespace llama {
+namespace {
+
+namespace mt = meshtorch;
+
+struct Options {
+  std::string model;
+  std::int64_t world_size = 1;
+  std::int64_t tp = 1;
+  std::int64_t rank = 0;
+  std::int64_t batch = 1;
+  std::int64_t sequence = 0;
+  std::string dtype;
+  bool no_sequence_parallel = false;
+};
+
+void check(const Options& options) {
+  TORCH_CHECK_VALUE(options.world_size % options.tp == 0, "meshtorch-llama: ", options.world_size,
+                    " ranks cannot be cut into rows of ", options.tp,
+                    "\n  where: --world-size and --tp\n  do: give a --tp that divides --world-size");
+  TORCH_CHECK_VALUE(options.rank < options.world_size, "meshtorch-llama: there is no rank ", options.rank,
+                    " among ", options.world_size, "\n  where: --rank\n  do: give a rank from 0 to ",
+                    options.world_size - 1);
+}
+
+std::string in_words(std::int64_t bytes) {
+  constexpr std::array<const char*, 5> kUnits{"B", "kB", "MB", "GB", "TB"};
+  auto amount = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; amount >= 1000 && unit + 1 < kUnits.size(); ++unit) amount /= 1000;
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(unit == 0 ? 0 : 2) << amount << " " << kUnits[unit];
+  return text.str();
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) { return "(" + c10::Join(", ", shape) + ")"; }
+
+void print_parameters(const std::vector<ParameterLine>& lines) {
+  std::cout << std::left << std::setw(58) << "parameter" << std::setw(18) << "shape" << std::setw(12)
+            << "placements" << std::setw(18) << "on this rank"
+            << "bytes on this rank\n";
+  std::int64_t elements = 0, bytes = 0;
+  for (const ParameterLine& line : lines) {
+    const std::string name = line.name + (line.count > 1 ? " x " + std::to_string(line.count) : "");
+    std::cout << std::setw(58) << name << std::setw(18) << shape_text(line.shape) << std::setw(12)
+              << mt::to_string(line.placements) << std::setw(18) << shape_text(line.local_shape)
+              << line.local_bytes << "\n";
+    elements += line.elements;
+    bytes += line.local_bytes;
+  }
+  std::cout << elements << " parameters; on this rank " << bytes << " bytes (" << in_words(bytes) << ")\n";
+}
+
+void print_collectives(const std::vector<StepPhase>& phases) {
+  std::cout << std::left << std::setw(12) << "phase" << std::setw(28) << "collective" << std::right
+            << std::setw(8) << "count" << std::setw(18) << "bytes sent\n";
+  std::int64_t count = 0, bytes = 0;
+  for (const StepPhase& phase : phases) {
+    for (const auto& [collective, statistics] : phase.counts.statistics()) {
+      std::cout << std::left << std::setw(12) << phase.name << std::setw(28) << mt::to_string(collective)
+                << std::right << std::setw(8) << statistics.count << std::setw(17) << statistics.bytes_sent
+                << "\n";
+      count += statistics.count;
+      bytes += statistics.bytes_sent;
+    }
+  }
+  std::cout << std::left << std::setw(40) << "all" << std::right << std::setw(8) << count << std::setw(17)
+            << bytes << "\n";
+}
+
+void run(const Options& options) {
+  check(options);
+  const Config config = Config::from_path(options.model);
+  const std::int64_t dp = options.world_size / options.tp;
+  const std::int64_t sequence =
+      options.sequence > 0 ? options.sequence : std::min<std::int64_t>(config.max_positions, 4096);
+  check_heads(config, options.tp);
+  mt::init_process_group({.backend = "fake",
+                          .init_method = "tcp://none:0",
+                          .rank = static_cast<int>(options.rank),
+                          .world_size = static_cast<int>(options.world_size)});
+  {
+    const mt::implicit_replication plain_is_replicated;
+    const mt::DeviceMesh mesh = make_mesh(dp, options.tp);
+    Llama model(config, dtype_of(options.dtype.empty() ? config.dtype : options.dtype));
+    parallelize(model, mesh, {.sequence_parallel = !options.no_sequence_parallel});
+    std::cout << config.num_layers << " layers of width " << config.hidden_size << ", " << config.num_heads
+              << " heads (" << config.num_kv_heads << " of keys and values), vocabulary " << config.vocab_size
+              << "\nrank " << options.rank << " of " << options.world_size << ": dp " << dp << " x tp "
+              << options.tp << "\n\n";
+    print_parameters(parameters_of(*model));
+    std::cout << "\nOne training step of " << dp * options.batch << " x " << sequence << " tokens, "
+              << options.batch << " x " << sequence << " on each row of tp ranks\n";
+    print_collectives(collectives_of_step(model, mesh, dp * options.batch, sequence));
+  }
+  mt::destroy_process_group();
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "inspect", "Print parameters, memory and collectives of a model on a mesh of any size.");
+  command
+      ->add_option("--model", options->model, "directory of the model, or a config.json: no weights are read")
+      ->required();
+  command->add_option("--world-size", options->world_size, "number of ranks")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  command->add_option("--tp", options->tp, "ranks that share each layer; the rest is data parallel")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->add_option("--rank", options->rank, "whose shards and bytes to print")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--batch", options->batch, "sequences of a step for each row of tp ranks")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--sequence", options->sequence,
+                   "tokens of a sequence (default: the model's length, at most 4096)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--dtype", options->dtype, "type of the weights (default: that of config.json)");
+  command->add_flag("--no-sequence-parallel", options->no_sequence_parallel,
+                    "keep activations whole between layers");
+  command->footer(
+      "Nothing is allocated and nothing is sent: one rank of the fake backend runs the step on shapes "
+      "alone.\n"
+      "Bytes sent are those of rings. Example: meshtorch-llama inspect --model DIR --world-size 1024 --tp 8");
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace llama

@@ -1,0 +1,32 @@
+// What a model would cost on a mesh of any size, found on one rank without data: parameters and collectives.
+#pragma once
+
+#include <meshtorch/debug.h>
+
+#include <string>
+#include <vector>
+
+#include "parallelize.h"
+
+namespace llama {
+
+// One parameter, or the same parameter of `count` layers.
+struct ParameterLine {
+  std::string name;
+  std::int64_t count = 1;
+  std::vector<std::int64_t> shape, local_shape;
+  meshtorch::Placements placements;
+  std::int64_t elements = 0, local_bytes = 0;  // of all `count` together
+};
+std::vector<ParameterLine> parameters_of(const LlamaImpl& model);
+
+// The collectives of this rank in one training step, phase by phase.
+struct StepPhase {
+  std::string name;
+  meshtorch::CommCounts counts;
+};
+// Runs forward, loss, backward and the reduction of the gradients on ids of this batch that have no data.
+std::vector<StepPhase> collectives_of_step(Llama model, const meshtorch::DeviceMesh& mesh, std::int64_t batch,
+                                           std::int64_t sequence);
+
+}  // namespace llama

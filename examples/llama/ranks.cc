@@ -1,0 +1,71 @@
+// Choosing between thread ranks and launched processes, and the shape of the mesh.
+#include "ranks.h"
+
+#include <c10/util/Exception.h>
+#include <meshtorch/implicit_replication.h>
+#include <meshtorch/launch.h>
+#include <meshtorch/process_group.h>
+
+#include <CLI/App.hpp>
+#include <algorithm>
+#include <cstdlib>
+
+namespace llama {
+namespace {
+
+namespace mt = meshtorch;
+
+bool is_launched() { return std::getenv("RANK") != nullptr && std::getenv("WORLD_SIZE") != nullptr; }
+
+// The rows and columns of `world` ranks, of which either may be left open.
+mt::DeviceMesh mesh_of(RankOptions options, std::int64_t world) {
+  if (options.tp == 0) options.tp = world / std::max<std::int64_t>(options.dp, 1);
+  if (options.dp == 0) options.dp = world / std::max<std::int64_t>(options.tp, 1);
+  TORCH_CHECK_VALUE(options.dp * options.tp == world, "meshtorch-llama: a mesh of dp ", options.dp, " x tp ",
+                    options.tp, " does not have the ", world,
+                    " ranks that were started\n  where: --dp and --tp\n  do: start ", options.dp * options.tp,
+                    " ranks, or give --threads");
+  return mt::init_device_mesh(c10::DeviceType::CPU, {options.dp, options.tp}, {"dp", "tp"});
+}
+
+void on_threads(const RankOptions& options, const std::function<void(const mt::DeviceMesh&)>& body) {
+  const std::int64_t world = std::max<std::int64_t>(options.dp, 1) * std::max<std::int64_t>(options.tp, 1);
+  try {
+    mt::spawn(static_cast<int>(world), [&](int) {
+      const mt::implicit_replication plain_is_replicated;
+      body(mesh_of(options, world));
+    });
+  } catch (const mt::RankError& error) {
+    std::rethrow_exception(error.cause());
+  }
+}
+
+void on_processes(const RankOptions& options, const std::function<void(const mt::DeviceMesh&)>& body) {
+  mt::init_process_group();
+  const mt::implicit_replication plain_is_replicated;
+  body(mesh_of(options, mt::get_world_size()));
+  mt::destroy_process_group();
+}
+
+}  // namespace
+
+void add_rank_options(CLI::App& command, RankOptions& options) {
+  command
+      .add_option("--tp", options.tp,
+                  "ranks that share each layer: heads, hidden units and vocabulary are split")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
+  command.add_option("--dp", options.dp, "ranks that share the batch")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
+  command.add_flag("--threads", options.threads,
+                   "run the ranks as threads of this process; the default unless a launcher started it");
+}
+
+void on_ranks(const RankOptions& options, const std::function<void(const mt::DeviceMesh& mesh)>& body) {
+  if (options.threads || !is_launched()) {
+    on_threads(options, body);
+  } else {
+    on_processes(options, body);
+  }
+}
+
+}  // namespace llama

@@ -1,0 +1,14 @@
+// The names that safetensors files give to LibTorch's element types.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <string>
+
+namespace meshtorch::safetensors {
+
+// Throws NotImplementedError for a type that the format, or LibTorch, does not have.
+std::string dtype_name(at::ScalarType type);
+at::ScalarType dtype_named(const std::string& name);
+
+}  // namespace meshtorch::safetensors

@@ -1,0 +1,88 @@
+// Loading tensors and modules from safetensors files, each rank its own shards.
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+
+#include <set>
+
+#include "checkpoint/files_impl.h"
+#include "checkpoint/fill.h"
+#include "checkpoint/module_tensors.h"
+#include "meshtorch/distribute_module.h"
+#include "tensor/meta.h"
+
+namespace meshtorch::safetensors {
+namespace {
+
+void check_target(const at::Tensor& target, const Entry& entry, const std::string& name) {
+  TORCH_CHECK_VALUE(target.sizes() == c10::IntArrayRef(entry.shape), "meshtorch: tensor \"", name,
+                    "\" has the shape ", c10::IntArrayRef(entry.shape), " in the file, and ", target.sizes(),
+                    " in memory\n  in: ", entry.file, "\n  do: build the model with the sizes of the file");
+  checkpoint::check_whole(target, name);
+}
+
+std::string list_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 10;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i) text += (i > 0 ? ", " : "") + names[i];
+  return names.size() > kShown ? text + " and " + std::to_string(names.size() - kShown) + " more" : text;
+}
+
+struct Match {
+  at::Tensor target;
+  std::string name;
+};
+
+// Which tensor of the files goes where.
+std::vector<Match> match(torch::nn::Module& module, const Files& files, const LoadOptions& options,
+                         LoadReport& report) {
+  std::vector<Match> matches;
+  std::set<std::string> used;
+  for (const auto& tensor : checkpoint::tensors_of(module)) {
+    std::string found;
+    bool is_wanted = false;
+    for (const std::string& name : tensor.names) {
+      const std::string in_files = options.name_in_files ? options.name_in_files(name) : name;
+      is_wanted = is_wanted || !in_files.empty();
+      if (!files.find(in_files)) continue;
+      used.insert(in_files);
+      if (found.empty()) found = in_files;
+    }
+    if (!found.empty()) {
+      matches.push_back({tensor.tensor, found});
+    } else if (is_wanted) {
+      report.missing.push_back(tensor.names.front());
+    }
+  }
+  for (const std::string& name : files.names()) {
+    if (!used.contains(name)) report.unexpected.push_back(name);
+  }
+  return matches;
+}
+
+}  // namespace
+
+void load_into(const at::Tensor& target, const Files& files, const std::string& name) {
+  const Entry& entry = files.at(name);
+  check_target(target, entry, name);
+  const checkpoint::Shards shards = checkpoint::shards_to_fill(target);
+  const auto& [file, tensor] = files.impl_->files.tensors.at(name);
+  fill(shards.local, *file, *tensor, ShardIndices(entry.shape, shards.held));
+}
+
+LoadReport load_parameters(torch::nn::Module& module, const Files& files, const LoadOptions& options) {
+  LoadReport report;
+  const std::vector<Match> matches = match(module, files, options, report);
+  const auto where = [&] {
+    return files.names().empty() ? std::string("no tensors") : files.at(files.names().front()).file;
+  };
+  TORCH_CHECK_VALUE(!options.strict || (report.missing.empty() && report.unexpected.empty()),
+                    "meshtorch: the files do not hold the tensors of the module\n  missing in the files: ",
+                    report.missing.empty() ? "none" : list_of(report.missing), "\n  unknown to the module: ",
+                    report.unexpected.empty() ? "none" : list_of(report.unexpected), "\n  in: ", where(),
+                    "\n  do: load the files of this model, give name_in_files, or set strict = false");
+  for (const Match& m : matches) check_target(m.target, files.at(m.name), m.name);
+  for (const Match& m : matches) load_into(m.target, files, m.name);
+  return report;
+}
+
+}  // namespace meshtorch::safetensors

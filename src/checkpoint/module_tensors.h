@@ -1,0 +1,39 @@
+// The tensors that are saved and loaded: which a module has, and what this rank holds of each.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "core/shard.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace meshtorch::checkpoint {
+
+// A parameter or buffer, with all the names that it has in its module.
+struct ModuleTensor {
+  at::Tensor tensor;
+  std::vector<std::string> names;
+};
+
+// Each tensor once, in the order of the module.
+std::vector<ModuleTensor> tensors_of(torch::nn::Module& module);
+
+// Throws ValueError if the tensor is a pending reduction on an axis of its mesh: no rank has its values.
+void check_whole(const at::Tensor& tensor, const std::string& name);
+
+// This rank's local tensor, and the global indices that it holds of each dim.
+struct Shards {
+  at::Tensor local;
+  std::vector<std::vector<Range>> held;
+};
+
+Shards shards_of(const at::Tensor& tensor);
+// The same, after giving memory to a tensor on the meta device.
+Shards shards_to_fill(const at::Tensor& tensor);
+
+}  // namespace meshtorch::checkpoint

@@ -1,0 +1,55 @@
+// Shapes of operators for which LibTorch has a meta kernel in Python only: a model whose shards have no data
+// runs through them, as on the fake backend.
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include <array>
+#include <memory>
+
+namespace meshtorch {
+namespace {
+
+at::Tensor index_select(const at::Tensor& self, std::int64_t dim, const at::Tensor& index) {
+  std::vector<std::int64_t> sizes = self.sizes().vec();
+  if (!sizes.empty()) sizes[static_cast<std::size_t>(c10::maybe_wrap_dim(dim, self.dim()))] = index.numel();
+  return self.new_empty(sizes);
+}
+
+at::Tensor where(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other) {
+  const auto sizes = at::infer_size(at::infer_size(condition.sizes(), self.sizes()), other.sizes());
+  return self.new_empty(sizes, self.options().dtype(at::result_type(self, other)));
+}
+
+at::Tensor embedding_dense_backward(const at::Tensor& grad_output, const at::Tensor& /*indices*/,
+                                    c10::SymInt num_weights, c10::SymInt /*padding_idx*/, bool /*scale*/) {
+  return grad_output.new_empty({num_weights.expect_int(), grad_output.size(-1)});
+}
+
+std::tuple<at::Tensor, at::Tensor> fused_rms_norm_backward(
+    const at::Tensor& /*grad_out*/, const at::Tensor& input, at::IntArrayRef normalized_shape,
+    const at::Tensor& /*rstd*/, const std::optional<at::Tensor>& weight, std::array<bool, 2> output_mask) {
+  return {output_mask[0] ? at::empty_like(input) : at::Tensor(),
+          output_mask[1] && weight ? weight->new_empty(normalized_shape) : at::Tensor()};
+}
+
+std::unique_ptr<torch::Library> register_meta_kernels() {
+  auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::Meta,
+                                                  __FILE__, __LINE__);
+  // In a Python process the operators may have kernels already.
+  const auto add = [&](const char* name, const char* overload, auto kernel) {
+    const auto op = c10::Dispatcher::singleton().findOp({std::string("aten::") + name, overload});
+    if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::Meta)) return;
+    const std::string full = *overload == '\0' ? std::string(name) : std::string(name) + "." + overload;
+    library->impl(full.c_str(), kernel);
+  };
+  add("index_select", "", TORCH_FN(index_select));
+  add("where", "self", TORCH_FN(where));
+  add("embedding_dense_backward", "", TORCH_FN(embedding_dense_backward));
+  add("_fused_rms_norm_backward", "", TORCH_FN(fused_rms_norm_backward));
+  return library;
+}
+
+const std::unique_ptr<torch::Library> meta_kernels = register_meta_kernels();
+
+}  // namespace
+}  // namespace meshtorch

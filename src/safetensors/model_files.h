@@ -1,0 +1,45 @@
+// The safetensors files behind a path: one file, or a directory in Hugging Face's form. No torch.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/shard_indices.h"
+#include "safetensors/header.h"
+#include "safetensors/mapped_file.h"
+
+namespace meshtorch::safetensors {
+
+// One file, mapped and checked.
+struct OpenFile {
+  explicit OpenFile(const std::string& path) : map(path), header(parse_header(path, map.bytes())) {}
+
+  // Copies elements [begin, end) of a part of one of the tensors.
+  void read(const StoredTensor& tensor, const ShardIndices& part, std::int64_t begin, std::int64_t end,
+            std::byte* out) const;
+
+  MappedFile map;
+  Header header;
+};
+
+// All tensors of a path. A directory holds model.safetensors, or model.safetensors.index.json, which names
+// the file of each tensor; what it does not name is left out.
+struct ModelFiles {
+  struct Located {
+    const OpenFile* file;
+    const StoredTensor* tensor;
+  };
+
+  // Throws std::runtime_error if a file cannot be read and std::invalid_argument if one is wrong; both name
+  // the file.
+  explicit ModelFiles(const std::string& path);
+
+  std::vector<std::unique_ptr<OpenFile>> files;
+  std::vector<std::string> names;  // file by file, in the order of their bytes
+  std::map<std::string, Located> tensors;
+  Metadata metadata;  // of all files
+};
+
+}  // namespace meshtorch::safetensors
