@@ -29,8 +29,8 @@ std::vector<Token> parse_ids(const std::string& text, const std::filesystem::pat
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), token);
     if (error != std::errc() || end != word.data() + word.size() || token < 0) {
       throw std::invalid_argument(
-          "" + file.string() + " holds \"" + word +
-          "\", which is not a token number.\n  token " + std::to_string(tokens.size()) +
+          "" + file.string() + " holds \"" + word + "\", which is not a token number.\n  token " +
+          std::to_string(tokens.size()) +
           " of the file\n  do: write tokens as numbers from 0, separated by spaces or "
           "lines; text goes in a file whose name does not end in .ids");
     }
