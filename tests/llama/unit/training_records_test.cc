@@ -76,10 +76,9 @@ TEST(TrainingLog, AFolderThatIsMissingIsAnError) {
     TrainingLog("no/such/folder/log.jsonl", 0);
     FAIL();
   } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "cannot write the log no/such/folder/log.jsonl.\n  option --log\n  do: name a "
-        "file in a folder that exists");
+    EXPECT_STREQ(error.what(),
+                 "cannot write the log no/such/folder/log.jsonl.\n  option --log\n  do: name a "
+                 "file in a folder that exists");
   }
 }
 
