@@ -56,4 +56,11 @@ Shards shards_to_fill(const at::Tensor& tensor) {
   return shards_of(tensor);
 }
 
+at::Tensor view_of(const at::Tensor& tensor, const Box& box) {
+  at::Tensor view = tensor;
+  for (std::size_t dim = 0; dim < box.sizes.size(); ++dim)
+    view = view.narrow(static_cast<std::int64_t>(dim), box.offsets[dim], box.sizes[dim]);
+  return view;
+}
+
 }  // namespace meshtorch::checkpoint

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/shard.h"
+#include "checkpoint/plan/box.h"
 
 namespace torch::nn {
 class Module;
@@ -35,5 +35,8 @@ struct Shards {
 Shards shards_of(const at::Tensor& tensor);
 // The same, after giving memory to a tensor on the meta device.
 Shards shards_to_fill(const at::Tensor& tensor);
+
+// The elements of a box of a plain tensor, sharing its memory.
+at::Tensor view_of(const at::Tensor& tensor, const Box& box);
 
 }  // namespace meshtorch::checkpoint

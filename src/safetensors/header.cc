@@ -26,7 +26,7 @@ std::string text_of(const Shape& shape) {
 // What every error of one file says.
 class FileErrors {
  public:
-  explicit FileErrors(const std::string& file) : file_(file) {}
+  explicit FileErrors(std::string file) : file_(std::move(file)) {}
 
   [[noreturn]] void reject(const std::string& what, const std::string& remedy) const {
     throw std::invalid_argument("meshtorch: " + what + "\n  in: " + file_ + "\n  do: " + remedy);
@@ -38,7 +38,7 @@ class FileErrors {
   }
 
  private:
-  const std::string& file_;
+  std::string file_;
 };
 
 std::uint64_t header_length(std::span<const std::byte> bytes, const FileErrors& errors) {

@@ -1,6 +1,7 @@
 // The safetensors files behind a path.
 #include "safetensors/model_files.h"
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -43,12 +44,43 @@ WeightMap read_index(const std::string& path) {
 
 }  // namespace
 
+OpenFile::OpenFile(const std::string& path, Checksums expected)
+    : map(path),
+      header(parse_header(path, map.bytes())),
+      expected_(std::move(expected)),
+      is_checked_(expected_.size()) {
+  if ((map.bytes().size() + kChecksumBlock - 1) / kChecksumBlock != expected_.size()) {
+    reject("the file has " + std::to_string(map.bytes().size()) + " bytes, but " +
+               std::to_string(expected_.size()) + " blocks of " + std::to_string(kChecksumBlock) +
+               " were written",
+           path, "load another checkpoint; this one is damaged");
+  }
+}
+
+void OpenFile::check_blocks(std::uint64_t begin, std::uint64_t end, const std::string& tensor) const {
+  for (std::uint64_t block = begin / kChecksumBlock; block * kChecksumBlock < end; ++block) {
+    if (is_checked_[block]) continue;
+    const std::uint64_t first = block * kChecksumBlock;
+    const std::uint64_t size = std::min<std::uint64_t>(kChecksumBlock, map.bytes().size() - first);
+    if (checksum(map.bytes().subspan(first, size)) != expected_[block]) {
+      reject("tensor \"" + tensor + "\" has other bytes than were written: the checksum of bytes [" +
+                 std::to_string(first) + ", " + std::to_string(first + size) + ") is wrong",
+             map.path(), "load another checkpoint; this one is damaged");
+    }
+    is_checked_[block] = true;
+  }
+}
+
 void OpenFile::read(const StoredTensor& tensor, const ShardIndices& part, std::int64_t begin,
                     std::int64_t end, std::byte* out) const {
   const auto item = static_cast<std::int64_t>(item_size(tensor.dtype));
   const std::byte* data = map.bytes().data() + tensor.begin;
   part.visit_runs(begin, end, [&](std::int64_t first, std::int64_t length) {
     const auto bytes = static_cast<std::size_t>(length * item);
+    if (!expected_.empty()) {
+      const std::uint64_t offset = tensor.begin + static_cast<std::uint64_t>(first * item);
+      check_blocks(offset, offset + bytes, tensor.name);
+    }
     std::memcpy(out, data + first * item, bytes);
     out += bytes;
   });

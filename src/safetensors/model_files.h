@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/shard_indices.h"
+#include "safetensors/checksum.h"
 #include "safetensors/header.h"
 #include "safetensors/mapped_file.h"
 
@@ -15,13 +16,22 @@ namespace meshtorch::safetensors {
 // One file, mapped and checked.
 struct OpenFile {
   explicit OpenFile(const std::string& path) : map(path), header(parse_header(path, map.bytes())) {}
+  // A file whose checksums are known: each block is checked before the first of its bytes is given out.
+  OpenFile(const std::string& path, Checksums expected);
 
-  // Copies elements [begin, end) of a part of one of the tensors.
+  // Copies elements [begin, end) of a part of one of the tensors. Throws std::invalid_argument if bytes are
+  // not as they were written.
   void read(const StoredTensor& tensor, const ShardIndices& part, std::int64_t begin, std::int64_t end,
             std::byte* out) const;
 
   MappedFile map;
   Header header;
+
+ private:
+  void check_blocks(std::uint64_t begin, std::uint64_t end, const std::string& tensor) const;
+
+  Checksums expected_;
+  mutable std::vector<bool> is_checked_;  // a file belongs to one rank
 };
 
 // All tensors of a path. A directory holds model.safetensors, or model.safetensors.index.json, which names

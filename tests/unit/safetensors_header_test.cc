@@ -148,7 +148,7 @@ TEST_P(MalformedSafetensors, IsRefusedWithFileAndTensor) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, MalformedSafetensors, ::testing::ValuesIn(kMalformed),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& each) { return std::string(each.param.name); });
 
 TEST(SafetensorsHeader, BadJsonIsRefused) {
   for (const std::string json : {R"({"w":)", "", "{]", "\xff\xfe{}", R"({"w": NaN})"}) {

@@ -1,0 +1,115 @@
+// Memory of a rank that loads its shards: checkpoint_memory DIR [MiB], on any number of gloo processes.
+// Writes a model, then loads it as a Hugging Face file and as a checkpoint, and prints the peak of what each
+// rank allocated.
+#include <ATen/ATen.h>
+#include <meshtorch/checkpoint.h>
+#include <meshtorch/collectives.h>
+#include <meshtorch/device_mesh.h>
+#include <meshtorch/dtensor.h>
+#include <meshtorch/process_group.h>
+#include <meshtorch/safetensors.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+
+namespace {
+
+namespace mt = meshtorch;
+using Clock = std::chrono::steady_clock;
+
+constexpr double kMiB = 1 << 20;
+constexpr int kTensors = 16;
+
+// A line of /proc/self/status, in MiB.
+double status(const std::string& key) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(key + ":")) return std::atof(line.c_str() + key.size() + 1) / 1024;
+  }
+  return 0;
+}
+
+// Watches the memory that the process allocated (not what it maps of files) while `work` runs.
+struct Peak {
+  double allocated;
+  double seconds;
+};
+
+Peak watch(const std::function<void()>& work) {
+  const double before = status("RssAnon");
+  std::atomic<bool> is_done = false;
+  double peak = before;
+  std::thread watcher([&] {
+    while (!is_done) {
+      peak = std::max(peak, status("RssAnon"));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  const auto begin = Clock::now();
+  work();
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  is_done = true;
+  watcher.join();
+  return {std::max(peak, status("RssAnon")) - before, seconds};
+}
+
+std::string name_of(int i) { return "t" + std::to_string(i); }
+
+mt::Placement placement_of(int i) { return i % 2 == 0 ? mt::Shard(0) : mt::Shard(1); }
+
+void print(const char* what, const Peak& peak, double shard) {
+  mt::barrier();
+  for (int rank = 0; rank < mt::get_world_size(); ++rank) {
+    if (rank == mt::get_rank()) {
+      std::printf("%-26s rank %d: shards %6.1f MiB, peak %6.1f MiB, %.2f s, VmHWM %.0f MiB\n", what, rank,
+                  shard, peak.allocated, peak.seconds, status("VmHWM"));
+      std::fflush(stdout);
+    }
+    mt::barrier();
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string directory = argc > 1 ? argv[1] : "checkpoint_memory";
+  const double mebibytes = argc > 2 ? std::atof(argv[2]) : 1024;
+  mt::init_process_group();
+  {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(c10::DeviceType::CPU, {mt::get_world_size()});
+    const auto rows = static_cast<std::int64_t>(mebibytes * kMiB / kTensors / 4 / 2048);
+    const double shard = mebibytes / mt::get_world_size();
+    const auto make = [&](at::ScalarType type) {
+      std::vector<std::pair<std::string, at::Tensor>> tensors;
+      for (int i = 0; i < kTensors; ++i)
+        tensors.emplace_back(name_of(i), mt::empty({rows, 2048}, mesh, {placement_of(i)}, type));
+      return tensors;
+    };
+    const auto state_of = [](const auto& tensors) {
+      mt::checkpoint::State state;
+      for (const auto& [name, tensor] : tensors) state.add(name, tensor);
+      return state;
+    };
+    {
+      const auto tensors = make(at::kFloat);
+      for (const auto& [name, tensor] : tensors) tensor.fill_(1);
+      print("export_hf", watch([&] { mt::checkpoint::export_hf(directory, tensors, "{}"); }), shard);
+      print("save", watch([&] { mt::checkpoint::save(directory, state_of(tensors)); }), shard);
+    }
+    const auto load_file = [&](const auto& tensors) {
+      const mt::safetensors::Files files(directory);
+      for (const auto& [name, tensor] : tensors) mt::safetensors::load_into(tensor, files, name);
+    };
+    print("load float32", watch([&] { load_file(make(at::kFloat)); }), shard);
+    print("load as bfloat16", watch([&] { load_file(make(at::kBFloat16)); }), shard / 2);
+    print("load checkpoint", watch([&] { mt::checkpoint::load(directory, state_of(make(at::kFloat))); }),
+          shard);
+  }
+  mt::destroy_process_group();
+}
