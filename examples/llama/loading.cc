@@ -32,16 +32,19 @@ torch::Dtype dtype_of(const std::string& name) {
 
 void load_weights(LlamaImpl& model, const std::filesystem::path& path) {
   const mt::safetensors::Files files(path.string());
+  const auto parameters = model.named_parameters();
+  for (const std::string& name : parameters.keys()) {
+    TORCH_CHECK_VALUE(files.find(name) != nullptr, "meshtorch-llama: the checkpoint lacks the tensor \"",
+                      name, "\"\n  in: ", path.string(),
+                      "\n  do: fetch the model again, and check that config.json belongs to it");
+  }
   for (const std::string& name : files.names()) {
-    TORCH_CHECK_VALUE(model.named_parameters().contains(name) || is_redundant(name, model.config),
+    TORCH_CHECK_VALUE(parameters.contains(name) || is_redundant(name, model.config),
                       "meshtorch-llama: the model has no tensor \"", name, "\"\n  in: ", files.at(name).file,
                       "\n  do: check that config.json belongs to these weights (attention_bias, mlp_bias, "
                       "num_hidden_layers, tie_word_embeddings)");
   }
-  const auto report = mt::safetensors::load_parameters(model, files, {.strict = false});
-  TORCH_CHECK_VALUE(report.missing.empty(), "meshtorch-llama: the checkpoint lacks ", report.missing.size(),
-                    " tensors, the first is \"", report.missing.empty() ? "" : report.missing[0],
-                    "\"\n  in: ", path.string(), "\n  do: fetch all files of the model again");
+  mt::safetensors::load_parameters(model, files, {.strict = false});
 }
 
 Llama load_model(const std::filesystem::path& directory, const mt::DeviceMesh& mesh, torch::Dtype dtype,

@@ -11,11 +11,11 @@ void check_is_fake(const torch::jit::Stack& stack, const c10::OperatorHandle& op
   for (const c10::IValue& value : stack) {
     if (!value.isCustomClass()) continue;
     if (value.type()->repr_str().find("ProcessGroup") == std::string::npos) continue;
-    const auto group = value.toCustomClass<c10d::ProcessGroup>();
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        group->getBackendName() == "fake", "meshtorch: `", op.schema().name(),
-        "` got tensors on the meta device, which have no data to send\n  backend: ", group->getBackendName(),
-        "\n  do: use the backend \"fake\", or give the tensors data");
+    const std::string backend =
+        value.toCustomClass<c10d::ProcessGroup>()->getBackend(c10::DeviceType::CPU)->getBackendName();
+    TORCH_CHECK_NOT_IMPLEMENTED(backend == "fake", "meshtorch: `", op.schema().name(),
+                                "` got tensors on the meta device, which have no data to send\n  backend: ",
+                                backend, "\n  do: use the backend \"fake\", or give the tensors data");
   }
 }
 

@@ -1,6 +1,7 @@
 // Shapes of operators for which LibTorch has a meta kernel in Python only: a model whose shards have no data
 // runs through them, as on the fake backend.
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 #include <torch/library.h>
 
 #include <array>
@@ -15,9 +16,20 @@ at::Tensor index_select(const at::Tensor& self, std::int64_t dim, const at::Tens
   return self.new_empty(sizes);
 }
 
+std::vector<std::int64_t> where_sizes(const at::Tensor& condition, const at::Tensor& self,
+                                      const at::Tensor& other) {
+  return at::infer_size(at::infer_size(condition.sizes(), self.sizes()), other.sizes());
+}
+
 at::Tensor where(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other) {
-  const auto sizes = at::infer_size(at::infer_size(condition.sizes(), self.sizes()), other.sizes());
-  return self.new_empty(sizes, self.options().dtype(at::result_type(self, other)));
+  return self.new_empty(where_sizes(condition, self, other),
+                        self.options().dtype(at::result_type(self, other)));
+}
+
+at::Tensor& where_out(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other,
+                      at::Tensor& out) {
+  out.resize_(where_sizes(condition, self, other));
+  return out;
 }
 
 at::Tensor embedding_dense_backward(const at::Tensor& grad_output, const at::Tensor& /*indices*/,
@@ -32,6 +44,25 @@ std::tuple<at::Tensor, at::Tensor> fused_rms_norm_backward(
           output_mask[1] && weight ? weight->new_empty(normalized_shape) : at::Tensor()};
 }
 
+std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor& query, const at::Tensor& /*key*/,
+                                             const at::Tensor& value, double /*dropout_p*/,
+                                             bool /*is_causal*/,
+                                             const std::optional<at::Tensor>& /*attn_mask*/,
+                                             std::optional<double> /*scale*/) {
+  std::vector<std::int64_t> sizes = query.sizes().vec();
+  const at::Tensor logsumexp = query.new_empty(at::IntArrayRef(sizes).slice(0, 3),
+                                               query.options().dtype(at::toOpMathType(query.scalar_type())));
+  sizes.back() = value.size(-1);
+  return {query.new_empty(sizes), logsumexp};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
+    const at::Tensor& /*grad_out*/, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor& /*out*/, const at::Tensor& /*logsumexp*/, double /*dropout_p*/, bool /*is_causal*/,
+    const std::optional<at::Tensor>& /*attn_mask*/, std::optional<double> /*scale*/) {
+  return {query.new_empty(query.sizes()), key.new_empty(key.sizes()), value.new_empty(value.sizes())};
+}
+
 std::unique_ptr<torch::Library> register_meta_kernels() {
   auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::Meta,
                                                   __FILE__, __LINE__);
@@ -44,8 +75,11 @@ std::unique_ptr<torch::Library> register_meta_kernels() {
   };
   add("index_select", "", TORCH_FN(index_select));
   add("where", "self", TORCH_FN(where));
+  add("where", "self_out", TORCH_FN(where_out));
   add("embedding_dense_backward", "", TORCH_FN(embedding_dense_backward));
   add("_fused_rms_norm_backward", "", TORCH_FN(fused_rms_norm_backward));
+  add("_scaled_dot_product_flash_attention_for_cpu", "", TORCH_FN(attention));
+  add("_scaled_dot_product_flash_attention_for_cpu_backward", "", TORCH_FN(attention_backward));
   return library;
 }
 

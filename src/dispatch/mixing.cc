@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include "autograd/gradient_guard.h"
+#include "dispatch/attention_on_shapes.h"
 #include "dispatch/feature_dropout.h"
 #include "meshtorch/implicit_replication.h"
 
@@ -43,9 +44,11 @@ void run_guarded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCompositeKey), stack);
 }
 
-// The composite operators that LibTorch would decompose wrongly.
+// The composite operators that LibTorch would decompose wrongly, or otherwise than on a real device.
 void run_taken_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (!run_feature_dropout(op, *stack)) run_composite(op, keys, stack);
+  const bool is_done =
+      is_attention(op) ? run_attention_on_shapes(op, *stack) : run_feature_dropout(op, *stack);
+  if (!is_done) run_composite(op, keys, stack);
 }
 
 // Registers the kernel for every operator that LibTorch decomposes; the others pass by at no cost.
@@ -59,7 +62,7 @@ std::unique_ptr<torch::Library> register_composites() {
     if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
     std::string full = name.name.substr(6);
     if (!name.overload_name.empty()) full += "." + name.overload_name;
-    library->impl(full.c_str(), is_feature_dropout(*op)
+    library->impl(full.c_str(), is_feature_dropout(*op) || is_attention(*op)
                                     ? torch::CppFunction::makeFromBoxedFunction<&run_taken_composite>()
                                     : torch::CppFunction::makeFromBoxedFunction<&run_composite>());
   }

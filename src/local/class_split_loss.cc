@@ -96,7 +96,7 @@ Targets targets_of(const at::Tensor& target, const c10::IValue& weight, std::int
                    const ClassSplit& split, MeshImpl& mesh, at::ScalarType dtype) {
   const std::int64_t classes = split.global.size(split.dim);
   const at::Tensor counts = target.ne(ignore_index);
-  const at::Tensor chosen = target.masked_fill(counts.logical_not(), 0);
+  const at::Tensor chosen = target.masked_fill(counts.bitwise_not(), 0);
   if (target.device().is_cpu()) {
     TORCH_CHECK_INDEX(
         chosen.numel() == 0 || (chosen.ge(0).logical_and(chosen.lt(classes)).all().item<bool>()),
@@ -104,13 +104,13 @@ Targets targets_of(const at::Tensor& target, const c10::IValue& weight, std::int
         classes - 1, ", or ignore_index");
   }
   const at::Tensor shifted = chosen - split.held.begin;
-  const at::Tensor is_here = shifted.ge(0).logical_and_(shifted.lt(split.held.size)).logical_and_(counts);
+  const at::Tensor is_here = shifted.ge(0).bitwise_and_(shifted.lt(split.held.size)).bitwise_and_(counts);
   at::Tensor each = counts.to(dtype);
   if (!weight.isNone() && weight.toTensor().defined()) {
     each = each *
            whole(weight.toTensor(), mesh).to(dtype).index_select(0, chosen.reshape(-1)).view(chosen.sizes());
   }
-  return {shifted.masked_fill(is_here.logical_not(), 0), is_here, each};
+  return {shifted.masked_fill(is_here.bitwise_not(), 0), is_here, each};
 }
 
 Shape global_target_shape(const ClassSplit& split) {
@@ -197,7 +197,7 @@ bool class_split_nll_loss(Handler& call) {
   if (split->held.size > 0)
     picked = x.gather(split->dim, t.index.unsqueeze(split->dim))
                  .squeeze(split->dim)
-                 .masked_fill(t.is_here.logical_not(), 0);
+                 .masked_fill(t.is_here.bitwise_not(), 0);
   const at::Tensor losses = split->reduced(picked, "sum").neg().mul(t.weight);
 
   const Layout* replicated = mesh.replicated();
@@ -237,7 +237,7 @@ bool class_split_nll_loss_backward(Handler& call) {
   at::Tensor gradient = at::zeros_like(x, at::MemoryFormat::Contiguous);
   if (split->held.size > 0)
     gradient.scatter_(split->dim, t.index.unsqueeze(split->dim),
-                      of_target.masked_fill(t.is_here.logical_not().unsqueeze(split->dim), 0));
+                      of_target.masked_fill(t.is_here.bitwise_not().unsqueeze(split->dim), 0));
   const at::Tensor result = wrap(gradient, split->meta->layout, self.sizes(), dense_strides(self.sizes()));
   known_sum = {c10::weak_intrusive_ptr<c10::TensorImpl>(result.getIntrusivePtr()),
                static_cast<std::uint32_t>(result._version()), of_target};

@@ -7,7 +7,7 @@ namespace meshtorch {
 
 at::Tensor apply_mask(const IndexMask& mask, c10::IValue& table, c10::IValue& indices) {
   const at::Tensor shifted = indices.toTensor() - mask.begin;
-  const at::Tensor elsewhere = shifted.lt(0).logical_or_(shifted.ge(mask.size));
+  const at::Tensor elsewhere = shifted.lt(0).bitwise_or_(shifted.ge(mask.size));
   indices = shifted.masked_fill(elsewhere, 0);
   if (mask.size == 0) {
     const at::Tensor empty = table.toTensor();
