@@ -8,6 +8,7 @@ class App;
 
 namespace llama {
 
+void add_train(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_logits(CLI::App& app);
 void add_inspect(CLI::App& app);

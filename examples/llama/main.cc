@@ -26,6 +26,7 @@ int main(int argc, char** argv) {
   app.footer(kFooter);
   app.set_version_flag("--version", "meshtorch-llama " MESHTORCH_VERSION);
   app.require_subcommand(1);
+  llama::add_train(app);
   llama::add_generate(app);
   llama::add_logits(app);
   llama::add_inspect(app);

@@ -21,5 +21,6 @@
 #include "meshtorch/random.h"
 #include "meshtorch/register_rule.h"
 #include "meshtorch/rule.h"
+#include "meshtorch/trace.h"
 #include "meshtorch/version.h"
 #include "meshtorch/visualize.h"

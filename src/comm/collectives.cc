@@ -3,6 +3,7 @@
 #include "meshtorch/collectives.h"
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 
 #include <algorithm>
 #include <exception>
@@ -61,6 +62,7 @@ at::Tensor result_of(const WorkPtr& work, Collective kind, c10::IntArrayRef size
   }
   return make_pending(sizes, options, [work, kind, finish = std::move(finish)] {
     const CommWait waiting(kind);
+    RECORD_USER_SCOPE(c10::str("meshtorch::wait_", to_string(kind)));
     work->wait();
     const at::NoGradGuard no_grad;
     return finish();

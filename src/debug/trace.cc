@@ -1,0 +1,161 @@
+// TraceMode: a thread-local observer of LibTorch's dispatcher that keeps what it sees.
+#include "meshtorch/trace.h"
+
+#include <ATen/ATen.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/distributed/c10d/RankLocal.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <mutex>
+#include <thread>
+
+#include "debug/trace_events.h"
+#include "meshtorch/collectives.h"
+#include "meshtorch/process_group.h"
+
+namespace meshtorch {
+
+// Backward may run on threads of its own, which share the rank's modes.
+struct TraceState {
+  mutable std::mutex mutex;
+  std::vector<TraceEvent> events;
+  std::vector<std::thread::id> threads;
+
+  void add(TraceEvent event) {
+    const std::lock_guard lock(mutex);
+    const auto found = std::find(threads.begin(), threads.end(), std::this_thread::get_id());
+    event.thread = static_cast<int>(found - threads.begin());
+    if (found == threads.end()) threads.push_back(std::this_thread::get_id());
+    events.push_back(std::move(event));
+  }
+};
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct ActiveTraces {
+  std::vector<std::shared_ptr<TraceState>> states;
+  at::CallbackHandle observer = 0;
+};
+
+ActiveTraces& active() { return c10d::RankLocal<ActiveTraces>::get(); }
+
+// Durations come from the steady clock, their place in time from the machine's, read once.
+double microseconds_since_1970(Clock::time_point time) {
+  static const auto offset =
+      std::chrono::system_clock::now().time_since_epoch() - Clock::now().time_since_epoch();
+  return std::chrono::duration<double, std::micro>(time.time_since_epoch() + offset).count();
+}
+
+void append_shape(const at::Tensor& tensor, std::string& text) {
+  if (!tensor.defined()) return;
+  text += text.empty() ? "" : ", ";
+  text += c10::str(tensor.sizes());
+}
+
+std::string shapes_of(c10::ArrayRef<const c10::IValue> inputs) {
+  std::string text;
+  for (const c10::IValue& value : inputs) {
+    if (value.isTensor()) append_shape(value.toTensor(), text);
+    if (!value.isTensorList()) continue;
+    for (const at::Tensor& tensor : value.toTensorVector()) append_shape(tensor, text);
+  }
+  return text;
+}
+
+struct CallContext : at::ObserverContext {
+  std::string shapes;
+  Clock::time_point begin;
+};
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
+  auto context = std::make_unique<CallContext>();
+  context->shapes = shapes_of(fn.inputs());
+  context->begin = Clock::now();
+  return context;
+}
+
+void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
+  const Clock::time_point end = Clock::now();
+  const auto* call = static_cast<CallContext*>(context);
+  if (call == nullptr) return;
+  TraceEvent event;
+  event.name = fn.name();
+  event.shapes = call->shapes;
+  event.begin = microseconds_since_1970(call->begin);
+  event.duration = std::chrono::duration<double, std::micro>(end - call->begin).count();
+  for (const auto& state : active().states) state->add(event);
+}
+
+void activate(const std::shared_ptr<TraceState>& state) {
+  ActiveTraces& traces = active();
+  if (traces.states.empty()) {
+    traces.observer =
+        at::addThreadLocalCallback(at::RecordFunctionCallback(&on_start, &on_end)
+                                       .needsInputs(true)
+                                       .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                                                at::RecordScope::USER_SCOPE}));
+  }
+  traces.states.push_back(state);
+}
+
+void deactivate(const std::shared_ptr<TraceState>& state) {
+  ActiveTraces& traces = active();
+  if (std::erase(traces.states, state) > 0 && traces.states.empty()) at::removeCallback(traces.observer);
+}
+
+// All ranks' texts, on every rank.
+std::vector<std::string> gather_texts(const std::string& text) {
+  const auto size = static_cast<std::int64_t>(text.size());
+  const at::Tensor sizes = wait_tensor(all_gather_tensor(at::full({1}, size, at::kLong), 0, {}));
+  const Splits splits(sizes.const_data_ptr<std::int64_t>(),
+                      sizes.const_data_ptr<std::int64_t>() + sizes.numel());
+  at::Tensor bytes = at::empty({size}, at::kByte);
+  std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+  const at::Tensor all = wait_tensor(all_gather_tensor(bytes, 0, {}, splits));
+  const char* next = static_cast<const char*>(all.const_data_ptr());
+  std::vector<std::string> texts;
+  for (const std::int64_t length : splits) {
+    texts.emplace_back(next, static_cast<std::size_t>(length));
+    next += length;
+  }
+  return texts;
+}
+
+}  // namespace
+
+TraceMode::TraceMode() : state_(std::make_shared<TraceState>()) { activate(state_); }
+TraceMode::~TraceMode() { deactivate(state_); }
+void TraceMode::stop() { deactivate(state_); }
+
+std::size_t TraceMode::size() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->events.size();
+}
+
+std::string TraceMode::json() const {
+  const std::lock_guard lock(state_->mutex);
+  return trace_file({trace_objects(state_->events, get_rank())});
+}
+
+void TraceMode::save(const std::string& file) {
+  stop();
+  const std::vector<std::string> texts = gather_texts(trace_objects(state_->events, get_rank()));
+  at::Tensor is_written = at::zeros({1}, at::kByte);
+  if (get_rank() == 0) {
+    std::ofstream out(file, std::ios::binary);
+    out << trace_file(texts);
+    out.close();
+    is_written.fill_(!out.fail());
+  }
+  TORCH_CHECK_VALUE(
+      wait_tensor(broadcast(is_written, 0, {})).item<bool>(), "meshtorch: the trace cannot be written to ",
+      file,
+      "\n  in: TraceMode::save, on rank 0\n  do: name a file in a folder that exists and can be written");
+}
+
+}  // namespace meshtorch
