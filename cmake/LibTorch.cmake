@@ -1,7 +1,9 @@
-# Finds LibTorch: in CMAKE_PREFIX_PATH, or in the Python that MESHTORCH_PYTHON names, or in the project's own .venv.
+# Finds LibTorch: in CMAKE_PREFIX_PATH, or in the Python that pip runs or MESHTORCH_PYTHON names, or in the project's own .venv.
 find_package(Torch CONFIG QUIET)
 if(NOT Torch_FOUND)
-  if(DEFINED ENV{MESHTORCH_PYTHON} AND NOT "$ENV{MESHTORCH_PYTHON}" STREQUAL "")
+  if(DEFINED Python_EXECUTABLE)
+    set(meshtorch_python "${Python_EXECUTABLE}")
+  elseif(DEFINED ENV{MESHTORCH_PYTHON} AND NOT "$ENV{MESHTORCH_PYTHON}" STREQUAL "")
     set(meshtorch_python "$ENV{MESHTORCH_PYTHON}")
   elseif(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/.venv/bin/python")
     set(meshtorch_python "${CMAKE_CURRENT_SOURCE_DIR}/.venv/bin/python")

@@ -77,6 +77,7 @@ class ColwiseParallel : public ParallelStyle {
   void apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const override;
   std::string name() const override { return "ColwiseParallel"; }
   std::vector<std::pair<std::string, Attribute>> attributes() const override;
+  const ColwiseOptions& options() const { return options_; }
 
  private:
   ColwiseOptions options_;
@@ -96,6 +97,7 @@ class RowwiseParallel : public ParallelStyle {
   void apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const override;
   std::string name() const override { return "RowwiseParallel"; }
   std::vector<std::pair<std::string, Attribute>> attributes() const override;
+  const RowwiseOptions& options() const { return options_; }
 
  private:
   RowwiseOptions options_;
@@ -112,6 +114,7 @@ class SequenceParallel : public ParallelStyle {
   void apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const override;
   std::string name() const override { return "SequenceParallel"; }
   std::vector<std::pair<std::string, Attribute>> attributes() const override;
+  const SequenceOptions& options() const { return options_; }
 
  private:
   SequenceOptions options_;
@@ -129,6 +132,7 @@ class NoParallel : public ParallelStyle {
   void apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const override;
   std::string name() const override { return "NoParallel"; }
   std::vector<std::pair<std::string, Attribute>> attributes() const override;
+  const NoParallelOptions& options() const { return options_; }
 
  private:
   NoParallelOptions options_;
@@ -148,6 +152,7 @@ class PrepareModuleInput : public ParallelStyle {
   void apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const override;
   std::string name() const override { return "PrepareModuleInput"; }
   std::vector<std::pair<std::string, Attribute>> attributes() const override;
+  const PrepareInputOptions& options() const { return options_; }
 
  private:
   PrepareInputOptions options_;
@@ -165,6 +170,7 @@ class PrepareModuleOutput : public ParallelStyle {
   void apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const override;
   std::string name() const override { return "PrepareModuleOutput"; }
   std::vector<std::pair<std::string, Attribute>> attributes() const override;
+  const PrepareOutputOptions& options() const { return options_; }
 
  private:
   PrepareOutputOptions options_;
@@ -187,6 +193,8 @@ class PrepareModuleInputOutput : public ParallelStyle {
   void apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const override;
   std::string name() const override { return "PrepareModuleInputOutput"; }
   std::vector<std::pair<std::string, Attribute>> attributes() const override;
+  const PrepareModuleInput& input() const { return input_; }
+  const PrepareModuleOutput& output() const { return output_; }
 
  private:
   PrepareModuleInput input_;

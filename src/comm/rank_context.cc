@@ -43,7 +43,8 @@ std::shared_ptr<const GroupImpl> RankContext::group(const std::vector<std::int64
   const auto self = std::find(ranks.begin(), ranks.end(), world_.rank);
   if (self != ranks.end()) {
     made->rank = static_cast<int>(self - ranks.begin());
-    made->process_group = make_process_group(world_, ranks, made->rank);
+    made->process_group =
+        world_.make_group ? world_.make_group(ranks) : make_process_group(world_, ranks, made->rank);
   }
   entry = std::move(made);
   return entry;

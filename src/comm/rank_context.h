@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,6 +34,10 @@ struct World {
   std::chrono::milliseconds timeout{};
   c10::intrusive_ptr<c10d::Store> store;
   std::shared_ptr<ThreadWorld> threads;  // of the `threads` backend
+  // Makes the group of these ranks, this one among them, in a world that something else made, such as
+  // Python's torch.distributed. Empty: groups are made by `backend`.
+  std::function<c10::intrusive_ptr<c10d::ProcessGroup>(const std::vector<std::int64_t>& ranks)> make_group =
+      {};
 };
 
 class RankContext {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/blocking.h"
+
 namespace meshtorch {
 
 ThreadMeeting::ThreadMeeting(ThreadWorld& world, std::vector<int> world_ranks)
@@ -17,6 +19,7 @@ ThreadMeeting::ThreadMeeting(ThreadWorld& world, std::vector<int> world_ranks)
 const std::vector<const ThreadCall*>& ThreadMeeting::enter(int rank, const ThreadCall& call,
                                                            std::chrono::milliseconds timeout) {
   const auto slot = static_cast<std::size_t>(rank);
+  const Blocking blocking;
   std::unique_lock lock(world_.mutex_);
   calls_[slot] = &call;
   attendance_[slot].count += 1;
@@ -33,6 +36,7 @@ const std::vector<const ThreadCall*>& ThreadMeeting::enter(int rank, const Threa
 }
 
 void ThreadMeeting::sync(int rank, const std::string& failure) {
+  const Blocking blocking;
   std::unique_lock lock(world_.mutex_);
   if (failure_.empty() && !failure.empty()) {
     failure_ = "rank " + std::to_string(world_ranks_[static_cast<std::size_t>(rank)]) + ": " + failure;

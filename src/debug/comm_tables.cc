@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "debug/sharding_table.h"
 #include "meshtorch/debug.h"
 #include "meshtorch/dtensor.h"
 
@@ -103,17 +104,24 @@ std::string CommDebugMode::json() const {
   return document.dump(2);
 }
 
-std::string sharding_table(const torch::nn::Module& module) {
+std::string sharding_table(const NamedTensors& parameters) {
   Rows rows{{"parameter", "shape", "type", "placements", "this rank's shape"}};
-  for (const auto& parameter : module.named_parameters()) {
-    const at::Tensor& tensor = parameter.value();
+  for (const auto& [name, tensor] : parameters) {
     if (!tensor.defined()) continue;
     const bool is_split = is_dtensor(tensor);
-    rows.push_back({parameter.key(), shape_text(tensor.sizes()), c10::toString(tensor.scalar_type()),
+    rows.push_back({name, shape_text(tensor.sizes()), c10::toString(tensor.scalar_type()),
                     is_split ? to_string(DTensor(tensor).placements()) : "plain",
                     shape_text(is_split ? DTensor(tensor.detach()).to_local().sizes() : tensor.sizes())});
   }
   return aligned(rows, 5);
+}
+
+std::string sharding_table(const torch::nn::Module& module) {
+  NamedTensors parameters;
+  for (const auto& parameter : module.named_parameters()) {
+    parameters.emplace_back(parameter.key(), parameter.value());
+  }
+  return sharding_table(parameters);
 }
 
 }  // namespace meshtorch

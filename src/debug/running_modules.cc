@@ -14,7 +14,7 @@ namespace meshtorch {
 namespace {
 
 struct Frame {
-  const torch::nn::Module* module;
+  const torch::nn::Module* module;  // null: of another language
   std::string path;
   std::uint64_t first_node;
 };
@@ -42,6 +42,7 @@ std::string path_of(const torch::nn::Module& module, const std::vector<Frame>& f
     return name;
   }
   const Frame& parent = frames.back();
+  if (parent.module == nullptr) return parent.path + "." + class_of(module);
   for (const auto& part : parent.module->named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
     if (part.value().get() == &module) return parent.path + "." + part.key();
   }
@@ -72,6 +73,19 @@ RunningModules running_modules() {
   return {{}, true};
 }
 
+void enter_module(std::string path) {
+  watch().frames.push_back({nullptr, std::move(path), at::sequence_number::peek()});
+}
+
+void leave_module() {
+  Watch& now = watch();
+  if (now.frames.empty()) return;
+  const std::uint64_t first = now.frames.back().first_node;
+  const std::uint64_t last = at::sequence_number::peek();
+  if (last > first) now.recorded.push_back({first, last, paths_of(now.frames)});
+  now.frames.pop_back();
+}
+
 bool ModuleScope::is_wanted() { return watch().is_on; }
 
 ModuleScope::ModuleScope(torch::nn::Module& module) : entered_(is_wanted()) {
@@ -81,12 +95,7 @@ ModuleScope::ModuleScope(torch::nn::Module& module) : entered_(is_wanted()) {
 }
 
 ModuleScope::~ModuleScope() {
-  Watch& now = watch();
-  if (!entered_ || now.frames.empty()) return;
-  const std::uint64_t first = now.frames.back().first_node;
-  const std::uint64_t last = at::sequence_number::peek();
-  if (last > first) now.recorded.push_back({first, last, paths_of(now.frames)});
-  now.frames.pop_back();
+  if (entered_) leave_module();
 }
 
 }  // namespace meshtorch

@@ -15,6 +15,11 @@ struct RunningModules {
 // when the operator's node was recorded.
 RunningModules running_modules();
 
+// Marks that a module begins or ends to run. The names of its parts, from the outermost module on, are its
+// path; modules of another language than C++ say it themselves.
+void enter_module(std::string path);
+void leave_module();
+
 // Starts from nothing, or ends.
 void watch_modules(bool watch);
 

@@ -40,4 +40,17 @@ at::Tensor shard_if(bool use_local, const DTensor& tensor) {
   return use_local ? tensor.to_local() : at::Tensor(tensor);
 }
 
+at::Tensor Edges::enter(const at::Tensor& tensor, const DeviceMesh& mesh) const {
+  return moved_to(annotated(tensor, mesh, input, input_size), mesh, desired_input);
+}
+
+at::Tensor Edges::leave(const at::Tensor& tensor, const DeviceMesh& mesh) const {
+  if (!output && !use_local_output) return tensor;
+  return shard_if(use_local_output, output ? moved_to(tensor, mesh, *output) : DTensor(tensor));
+}
+
+bool Edges::need_no_hooks() const {
+  return input == desired_input && (!output || output == natural_output) && !use_local_output;
+}
+
 }  // namespace meshtorch

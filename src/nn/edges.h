@@ -24,4 +24,19 @@ DTensor moved_to(const DTensor& tensor, const DeviceMesh& mesh, const Placement&
 // The shard if asked for.
 at::Tensor shard_if(bool use_local, const DTensor& tensor);
 
+// What a style does with the first input and the first output of its module.
+struct Edges {
+  Placement input;  // of a plain tensor that comes in
+  Placement desired_input;
+  std::optional<KnownSize> input_size;
+  std::optional<Placement> natural_output;  // what the module gives, if that is known
+  std::optional<Placement> output;          // nothing: as it comes
+  bool use_local_output;
+
+  at::Tensor enter(const at::Tensor& tensor, const DeviceMesh& mesh) const;
+  at::Tensor leave(const at::Tensor& tensor, const DeviceMesh& mesh) const;
+  // Whether a module without hooks does as well, given distributed inputs.
+  bool need_no_hooks() const;
+};
+
 }  // namespace meshtorch

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "nn/hookable_module.h"
+#include "nn/plan_axis.h"
 
 namespace meshtorch {
 namespace {
@@ -67,6 +68,8 @@ std::string nearest_names(const torch::nn::Module& module, const std::string& pa
   return shown.empty() ? "the module has no children" : c10::Join(", ", shown);
 }
 
+}  // namespace
+
 DeviceMesh one_axis_of(const DeviceMesh& mesh, const std::string& axis) {
   if (!axis.empty()) return mesh[axis];
   if (mesh.ndim() == 1) return mesh;
@@ -76,8 +79,6 @@ DeviceMesh one_axis_of(const DeviceMesh& mesh, const std::string& axis) {
                     "\n  mesh: ", mesh.to_string(), "\n  do: pass mesh[\"name\"], or {.axis = \"name\"}");
   return mesh["tp"];
 }
-
-}  // namespace
 
 torch::nn::Module& parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh,
                                       const ParallelizePlan& plan, const ParallelizeOptions& options) {

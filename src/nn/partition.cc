@@ -8,57 +8,64 @@
 namespace meshtorch {
 namespace {
 
-// What is common to the convolutions: channels stand before space.
-struct Convolution {
-  std::int64_t channel_dim;
-  std::int64_t in_channels;
-};
+using Kind = SplittableModule::Kind;
 
 template <class Impl>
-std::optional<Convolution> as_convolution(torch::nn::Module& module, std::int64_t space) {
+std::optional<SplittableModule> as_convolution(torch::nn::Module& module, std::int64_t space) {
   const auto* conv = dynamic_cast<Impl*>(&module);
   if (conv == nullptr) return std::nullopt;
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      conv->options.groups() == 1,
-      "meshtorch: a convolution with groups cannot be split by channel\n  groups: ", conv->options.groups(),
-      "\n  do: leave it replicated, or split its input along another dim");
-  return Convolution{-(space + 1), conv->options.in_channels()};
+  return SplittableModule{Kind::convolution, conv->options.in_channels(), space, conv->options.groups()};
 }
 
-std::optional<Convolution> as_convolution(torch::nn::Module& module) {
+// Channels stand before space.
+std::int64_t channel_dim(const SplittableModule& conv) { return -(conv.space + 1); }
+
+void check_groups(const SplittableModule& module) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      module.groups == 1,
+      "meshtorch: a convolution with groups cannot be split by channel\n  groups: ", module.groups,
+      "\n  do: leave it replicated, or split its input along another dim");
+}
+
+}  // namespace
+
+std::optional<SplittableModule> as_splittable(torch::nn::Module& module) {
+  if (const auto* linear = dynamic_cast<torch::nn::LinearImpl*>(&module)) {
+    return SplittableModule{Kind::linear, linear->options.in_features()};
+  }
+  if (dynamic_cast<torch::nn::EmbeddingImpl*>(&module) != nullptr) {
+    return SplittableModule{Kind::embedding, 0};
+  }
   if (auto conv = as_convolution<torch::nn::Conv1dImpl>(module, 1)) return conv;
   if (auto conv = as_convolution<torch::nn::Conv2dImpl>(module, 2)) return conv;
   return as_convolution<torch::nn::Conv3dImpl>(module, 3);
 }
 
-}  // namespace
-
-std::optional<Partition> split_by_columns(torch::nn::Module& module) {
-  if (dynamic_cast<torch::nn::LinearImpl*>(&module) != nullptr) {
-    return Partition{{{"weight", Shard(0)}, {"bias", Shard(0)}}, Replicate(), Shard(-1)};
+Partition split_by_columns(const SplittableModule& module) {
+  check_groups(module);
+  switch (module.kind) {
+    case Kind::linear:
+      return {{{"weight", Shard(0)}, {"bias", Shard(0)}}, Replicate(), Shard(-1)};
+    case Kind::embedding:
+      return {{{"weight", Shard(1)}}, Replicate(), Shard(-1)};
+    default:
+      return {{{"weight", Shard(0)}, {"bias", Shard(0)}}, Replicate(), Shard(channel_dim(module))};
   }
-  if (dynamic_cast<torch::nn::EmbeddingImpl*>(&module) != nullptr)
-    return Partition{{{"weight", Shard(1)}}, Replicate(), Shard(-1)};
-  if (const auto conv = as_convolution(module)) {
-    return Partition{{{"weight", Shard(0)}, {"bias", Shard(0)}}, Replicate(), Shard(conv->channel_dim)};
-  }
-  return std::nullopt;
 }
 
-std::optional<Partition> split_by_rows(torch::nn::Module& module) {
-  if (const auto* linear = dynamic_cast<torch::nn::LinearImpl*>(&module)) {
-    return Partition{
-        {{"weight", Shard(1)}}, Shard(-1), Partial(), KnownSize{-1, linear->options.in_features()}};
+Partition split_by_rows(const SplittableModule& module) {
+  check_groups(module);
+  switch (module.kind) {
+    case Kind::linear:
+      return {{{"weight", Shard(1)}}, Shard(-1), Partial(), KnownSize{-1, module.inputs}};
+    case Kind::embedding:
+      return {{{"weight", Shard(0)}}, Replicate(), Partial()};
+    default:
+      return {{{"weight", Shard(1)}},
+              Shard(channel_dim(module)),
+              Partial(),
+              KnownSize{channel_dim(module), module.inputs}};
   }
-  if (dynamic_cast<torch::nn::EmbeddingImpl*>(&module) != nullptr)
-    return Partition{{{"weight", Shard(0)}}, Replicate(), Partial()};
-  if (const auto conv = as_convolution(module)) {
-    return Partition{{{"weight", Shard(1)}},
-                     Shard(conv->channel_dim),
-                     Partial(),
-                     KnownSize{conv->channel_dim, conv->in_channels}};
-  }
-  return std::nullopt;
 }
 
 }  // namespace meshtorch

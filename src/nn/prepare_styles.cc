@@ -1,9 +1,9 @@
 // The styles that only convert at a module's edge: PrepareModuleInput, PrepareModuleOutput,
 // PrepareModuleInputOutput.
 #include "meshtorch/error.h"
-#include "meshtorch/parallel_style.h"
 #include "nn/edges.h"
 #include "nn/hookable_module.h"
+#include "nn/prepare.h"
 
 namespace meshtorch {
 namespace {
@@ -28,7 +28,23 @@ std::vector<std::size_t> positional(const Values& inputs, const NamedLayouts& na
   return indices;
 }
 
-void prepare_inputs(const PrepareInputOptions& options, torch::nn::Module& module, Values& inputs,
+void check_names(const Hookable& hooks, const NamedLayouts& layouts, const torch::nn::Module& module,
+                 const StyleContext& context) {
+  const std::vector<std::string_view> names = hooks.argument_names();
+  for (const auto& [name, layout] : layouts) {
+    TORCH_CHECK_VALUE(
+        std::find(names.begin(), names.end(), name) != names.end(),
+        "meshtorch: a layout is given for the argument `", name,
+        "`, which the module does not declare\n  module: ", describe_module(module, context.module_name),
+        "\n  it declares: ", names.empty() ? std::string("nothing") : c10::Join(", ", names),
+        "\n  do: declare the names in order: static std::array<const char*, N> argument_names() { return "
+        "{…}; }");
+  }
+}
+
+}  // namespace
+
+void prepare_inputs(const PrepareInputOptions& options, const std::string& module, Values& inputs,
                     const DeviceMesh& mesh) {
   const std::vector<std::size_t> by_position = positional(inputs, options.input_kwarg_layouts);
   if (options.input_layouts.is_given()) {
@@ -38,7 +54,7 @@ void prepare_inputs(const PrepareInputOptions& options, torch::nn::Module& modul
     const bool fits =
         options.input_kwarg_layouts.empty() ? by_position.size() == wanted : by_position.size() >= wanted;
     TORCH_CHECK_VALUE(fits, "meshtorch: module inputs and input_layouts should have same length!\n  inputs: ",
-                      by_position.size(), "\n  input_layouts: ", wanted, "\n  module: ", class_of(module),
+                      by_position.size(), "\n  input_layouts: ", wanted, "\n  module: ", module,
                       "\n  do: give nullopt for an input that is to stay as it is");
     for (std::size_t i = 0; i < wanted; ++i) {
       convert(inputs, by_position[i], mesh, options.input_layouts[i], options.desired_input_layouts[i],
@@ -57,21 +73,17 @@ void prepare_inputs(const PrepareInputOptions& options, torch::nn::Module& modul
   }
 }
 
-void check_names(const Hookable& hooks, const NamedLayouts& layouts, const torch::nn::Module& module,
-                 const StyleContext& context) {
-  const std::vector<std::string_view> names = hooks.argument_names();
-  for (const auto& [name, layout] : layouts) {
-    TORCH_CHECK_VALUE(
-        std::find(names.begin(), names.end(), name) != names.end(),
-        "meshtorch: a layout is given for the argument `", name,
-        "`, which the module does not declare\n  module: ", describe_module(module, context.module_name),
-        "\n  it declares: ", names.empty() ? std::string("nothing") : c10::Join(", ", names),
-        "\n  do: declare the names in order: static std::array<const char*, N> argument_names() { return "
-        "{…}; }");
+void prepare_outputs(const PrepareOutputOptions& options, const std::string& module, Values& outputs,
+                     const DeviceMesh& mesh) {
+  TORCH_CHECK_VALUE(
+      outputs.size() == options.output_layouts.size(),
+      "meshtorch: module outputs and output_layouts should have same length!\n  outputs: ", outputs.size(),
+      "\n  output_layouts: ", options.output_layouts.size(), "\n  module: ", module);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    convert(outputs, i, mesh, options.output_layouts[i], options.desired_output_layouts[i],
+            options.use_local_output);
   }
 }
-
-}  // namespace
 
 PrepareModuleInput::PrepareModuleInput(PrepareInputOptions options) : options_(std::move(options)) {
   if (options_.input_layouts.is_given()) {
@@ -96,7 +108,7 @@ void PrepareModuleInput::apply(torch::nn::Module& module, const DeviceMesh& mesh
   Hookable& hooks = hooks_of(module, context.module_name, name());
   check_names(hooks, options_.input_kwarg_layouts, module, context);
   hooks.register_forward_pre_hook([options = options_, mesh](torch::nn::Module& m, Values& inputs) {
-    prepare_inputs(options, m, inputs, mesh);
+    prepare_inputs(options, class_of(m), inputs, mesh);
   });
 }
 
@@ -119,15 +131,7 @@ void PrepareModuleOutput::apply(torch::nn::Module& module, const DeviceMesh& mes
                                 const StyleContext& context) const {
   hooks_of(module, context.module_name, name())
       .register_forward_hook([options = options_, mesh](torch::nn::Module& m, Values& outputs) {
-        TORCH_CHECK_VALUE(
-            outputs.size() == options.output_layouts.size(),
-            "meshtorch: module outputs and output_layouts should have same length!\n  outputs: ",
-            outputs.size(), "\n  output_layouts: ", options.output_layouts.size(),
-            "\n  module: ", class_of(m));
-        for (std::size_t i = 0; i < outputs.size(); ++i) {
-          convert(outputs, i, mesh, options.output_layouts[i], options.desired_output_layouts[i],
-                  options.use_local_output);
-        }
+        prepare_outputs(options, class_of(m), outputs, mesh);
       });
 }
 

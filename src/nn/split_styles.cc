@@ -1,10 +1,9 @@
 // The styles that say how a module's parameters lie: ColwiseParallel, RowwiseParallel, SequenceParallel,
 // NoParallel.
+#include "nn/split_styles.h"
+
 #include "meshtorch/distribute_module.h"
-#include "meshtorch/parallel_style.h"
-#include "nn/edges.h"
 #include "nn/hookable_module.h"
-#include "nn/partition.h"
 
 namespace meshtorch {
 namespace {
@@ -22,58 +21,83 @@ PartitionFn partition_as(std::map<std::string, Placement> parameters, std::optio
   };
 }
 
-// What a style does at the edges of its module.
-struct Edges {
-  Placement input;
-  Placement desired_input;
-  std::optional<KnownSize> input_size;
-  Placement natural_output;
-  Placement output;
-  bool use_local_output;
-
-  // Whether a module without hooks does as well, given distributed inputs.
-  bool need_no_hooks() const {
-    return input == desired_input && output == natural_output && !use_local_output;
-  }
-};
-
-void distribute(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context,
-                const std::string& style, const PartitionFn& partition, const Edges& edges) {
+void apply_styled(const StyledModule& style, torch::nn::Module& module, const DeviceMesh& mesh,
+                  const StyleContext& context, const std::string& style_name) {
+  const PartitionFn partition = partition_as(style.parameters, context.src_data_rank);
+  const Edges& edges = style.edges;
   if (!is_hookable(module) && edges.need_no_hooks()) {
     distribute_module(module, mesh, partition);
     return;
   }
-  hooks_of(module, context.module_name, style);
+  hooks_of(module, context.module_name, style_name);
   distribute_module(
       module, mesh, partition,
-      [edges](torch::nn::Module&, Values& inputs, const DeviceMesh& m) {
-        inputs[0] = moved_to(annotated(inputs[0], m, edges.input, edges.input_size), m, edges.desired_input);
+      [edges](torch::nn::Module& m, Values& inputs, const DeviceMesh& on) {
+        TORCH_CHECK_VALUE(inputs.size() > 0 && inputs.is_tensor(0), "meshtorch: expecting input of ",
+                          class_of(m), " to be a torch.Tensor or DTensor");
+        inputs[0] = edges.enter(inputs[0], on);
       },
-      [edges](torch::nn::Module&, Values& outputs, const DeviceMesh& m) {
-        outputs[0] = shard_if(edges.use_local_output, moved_to(outputs[0], m, edges.output));
+      [edges](torch::nn::Module&, Values& outputs, const DeviceMesh& on) {
+        outputs[0] = edges.leave(outputs[0], on);
       });
 }
 
-[[noreturn]] void refuse(const std::string& style, const torch::nn::Module& module,
-                         const StyleContext& context) {
+SplittableModule checked(torch::nn::Module& module, const std::string& style, const StyleContext& context) {
+  const auto splittable = as_splittable(module);
   TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "meshtorch: ", style,
+      splittable, "meshtorch: ", style,
       " currently only support nn.Linear and nn.Embedding! (and nn.Conv1d to nn.Conv3d)\n  module: ",
       describe_module(module, context.module_name), "\n  do: apply it to the layers inside");
+  return *splittable;
 }
 
 Layouts one(const std::optional<Placement>& given) { return given ? Layouts(*given) : Layouts(); }
 
 }  // namespace
 
+StyledModule styled(const ColwiseOptions& options, const SplittableModule& module) {
+  const Partition partition = split_by_columns(module);
+  return {partition.parameters,
+          {options.input_layouts.value_or(Replicate()), partition.input, partition.input_size,
+           partition.output, options.output_layouts.value_or(partition.output), options.use_local_output}};
+}
+
+StyledModule styled(const RowwiseOptions& options, const SplittableModule& module) {
+  const Partition partition = split_by_rows(module);
+  const Placement split = partition.input_size ? Shard(partition.input_size->dim) : Shard(-1);
+  return {partition.parameters,
+          {options.input_layouts.value_or(split), partition.input, partition.input_size, partition.output,
+           options.output_layouts.value_or(Replicate()), options.use_local_output}};
+}
+
+StyledModule styled(const SequenceOptions& options) {
+  const Placement split = Shard(options.sequence_dim);
+  return {{}, {split, split, std::nullopt, std::nullopt, std::nullopt, options.use_local_output}};
+}
+
+StyledModule styled(const NoParallelOptions& options) {
+  return {{},
+          {options.input_layout.value_or(Replicate()), Replicate(), std::nullopt, Replicate(),
+           options.output_layout.value_or(Replicate()), options.use_local_output}};
+}
+
 void ColwiseParallel::apply(torch::nn::Module& module, const DeviceMesh& mesh,
                             const StyleContext& context) const {
-  const auto partition = split_by_columns(module);
-  if (!partition) refuse(name(), module, context);
-  distribute(
-      module, mesh, context, name(), partition_as(partition->parameters, context.src_data_rank),
-      {options_.input_layouts.value_or(Replicate()), partition->input, partition->input_size,
-       partition->output, options_.output_layouts.value_or(partition->output), options_.use_local_output});
+  apply_styled(styled(options_, checked(module, name(), context)), module, mesh, context, name());
+}
+
+void RowwiseParallel::apply(torch::nn::Module& module, const DeviceMesh& mesh,
+                            const StyleContext& context) const {
+  apply_styled(styled(options_, checked(module, name(), context)), module, mesh, context, name());
+}
+
+void SequenceParallel::apply(torch::nn::Module& module, const DeviceMesh& mesh,
+                             const StyleContext& context) const {
+  apply_styled(styled(options_), module, mesh, context, name());
+}
+
+void NoParallel::apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const {
+  apply_styled(styled(options_), module, mesh, context, name());
 }
 
 std::vector<std::pair<std::string, ParallelStyle::Attribute>> ColwiseParallel::attributes() const {
@@ -82,52 +106,14 @@ std::vector<std::pair<std::string, ParallelStyle::Attribute>> ColwiseParallel::a
           {"use_local_output", options_.use_local_output}};
 }
 
-void RowwiseParallel::apply(torch::nn::Module& module, const DeviceMesh& mesh,
-                            const StyleContext& context) const {
-  const auto partition = split_by_rows(module);
-  if (!partition) refuse(name(), module, context);
-  const Placement split = partition->input_size ? Shard(partition->input_size->dim) : Shard(-1);
-  distribute(module, mesh, context, name(), partition_as(partition->parameters, context.src_data_rank),
-             {options_.input_layouts.value_or(split), partition->input, partition->input_size,
-              partition->output, options_.output_layouts.value_or(Replicate()), options_.use_local_output});
-}
-
 std::vector<std::pair<std::string, ParallelStyle::Attribute>> RowwiseParallel::attributes() const {
   return {{"input_layouts", one(options_.input_layouts)},
           {"output_layouts", one(options_.output_layouts)},
           {"use_local_output", options_.use_local_output}};
 }
 
-void SequenceParallel::apply(torch::nn::Module& module, const DeviceMesh& mesh,
-                             const StyleContext& context) const {
-  const PartitionFn replicate = partition_as({}, context.src_data_rank);
-  const Placement split = Shard(options_.sequence_dim);
-  const bool use_local = options_.use_local_output;
-  if (!is_hookable(module) && !use_local) {
-    distribute_module(module, mesh, replicate);
-    return;
-  }
-  hooks_of(module, context.module_name, name());
-  distribute_module(
-      module, mesh, replicate,
-      [split](torch::nn::Module& m, Values& inputs, const DeviceMesh& on) {
-        TORCH_CHECK_VALUE(inputs.size() > 0 && inputs.is_tensor(0), "meshtorch: expecting input of ",
-                          class_of(m), " to be a torch.Tensor or DTensor");
-        inputs[0] = moved_to(annotated(inputs[0], on, split), on, split);
-      },
-      [use_local](torch::nn::Module&, Values& outputs, const DeviceMesh&) {
-        if (use_local) outputs[0] = DTensor(outputs[0]).to_local();
-      });
-}
-
 std::vector<std::pair<std::string, ParallelStyle::Attribute>> SequenceParallel::attributes() const {
   return {{"sequence_dim", options_.sequence_dim}, {"use_local_output", options_.use_local_output}};
-}
-
-void NoParallel::apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const {
-  distribute(module, mesh, context, name(), partition_as({}, context.src_data_rank),
-             {options_.input_layout.value_or(Replicate()), Replicate(), std::nullopt, Replicate(),
-              options_.output_layout.value_or(Replicate()), options_.use_local_output});
 }
 
 std::vector<std::pair<std::string, ParallelStyle::Attribute>> NoParallel::attributes() const {

@@ -1,0 +1,121 @@
+// Functional collectives from Python.
+#include "meshtorch/collectives.h"
+
+#include <ATen/ATen.h>
+
+#include "bindings/bindings.h"
+
+namespace meshtorch::python {
+namespace {
+
+// Binds fn(arguments…, group), where Python names the group in any of its ways.
+template <class... A, class Fn, class... Arg>
+void bind_collective(py::module_& m, const char* name, const Fn& fn, const Arg&... arguments) {
+  m.def(
+      name,
+      [fn](A... values, const py::object& group, const std::string& /*tag: names nothing here*/) {
+        const Group ranks = to_group(group);
+        const py::gil_scoped_release no_lock;
+        return fn(values..., ranks);
+      },
+      arguments..., py::arg("group"), py::arg("tag") = "");
+}
+
+using Text = const std::string&;
+using One = const at::Tensor&;
+using Many = const Tensors&;
+
+// Rank i sends to destinations[i].
+RankPairs pairs_of(const std::vector<int>& destinations) {
+  RankPairs pairs;
+  for (std::size_t from = 0; from < destinations.size(); ++from) {
+    pairs.emplace_back(static_cast<int>(from), destinations[from]);
+  }
+  return pairs;
+}
+
+void bind_of_one_tensor(py::module_& m) {
+  const py::arg self("self");
+  const py::arg op("reduceOp");
+  bind_collective<One, Text>(
+      m, "all_reduce", [](One t, Text o, const Group& g) { return all_reduce(t, o, g); }, self, op);
+  bind_collective<One, Text>(
+      m, "all_reduce_autograd", [](One t, Text o, const Group& g) { return all_reduce_autograd(t, o, g); },
+      self, op);
+  bind_collective<One, std::int64_t>(
+      m, "all_gather_tensor",
+      [](One t, std::int64_t dim, const Group& g) { return all_gather_tensor(t, dim, g); }, self,
+      py::arg("gather_dim"));
+  bind_collective<One, std::int64_t>(
+      m, "all_gather_tensor_autograd",
+      [](One t, std::int64_t dim, const Group& g) { return all_gather_tensor_autograd(t, dim, g); }, self,
+      py::arg("gather_dim"));
+  bind_collective<One, Text, std::int64_t>(
+      m, "reduce_scatter_tensor",
+      [](One t, Text o, std::int64_t dim, const Group& g) { return reduce_scatter_tensor(t, o, dim, g); },
+      self, op, py::arg("scatter_dim"));
+  bind_collective<One, Text, std::int64_t>(
+      m, "reduce_scatter_tensor_autograd",
+      [](One t, Text o, std::int64_t dim, const Group& g) {
+        return reduce_scatter_tensor_autograd(t, o, dim, g);
+      },
+      self, op, py::arg("scatter_dim"));
+  bind_collective<One, int>(
+      m, "broadcast", [](One t, int source, const Group& g) { return broadcast(t, source, g); }, self,
+      py::arg("src"));
+  bind_collective<One, const std::vector<int>&>(
+      m, "permute_tensor",
+      [](One t, const std::vector<int>& to, const Group& g) { return permute_tensor(t, pairs_of(to), g); },
+      self, py::arg("src_dst"));
+}
+
+void bind_all_to_all(py::module_& m) {
+  using OptionalSplits = const std::optional<Splits>&;
+  bind_collective<One, OptionalSplits, OptionalSplits>(
+      m, "all_to_all_single",
+      [](One t, OptionalSplits out, OptionalSplits in, const Group& g) {
+        return all_to_all_single(t, out.value_or(Splits()), in.value_or(Splits()), g);
+      },
+      py::arg("self"), py::arg("output_split_sizes"), py::arg("input_split_sizes"));
+  bind_collective<One, OptionalSplits, OptionalSplits>(
+      m, "all_to_all_single_autograd",
+      [](One t, OptionalSplits out, OptionalSplits in, const Group& g) {
+        return all_to_all_single_autograd(t, out.value_or(Splits()), in.value_or(Splits()), g);
+      },
+      py::arg("self"), py::arg("output_split_sizes"), py::arg("input_split_sizes"));
+}
+
+void bind_coalesced(py::module_& m) {
+  bind_collective<Many, Text>(
+      m, "all_reduce_coalesced", [](Many t, Text o, const Group& g) { return all_reduce_coalesced(t, o, g); },
+      py::arg("self"), py::arg("reduceOp"));
+  bind_collective<Many>(
+      m, "all_gather_into_tensor_coalesced",
+      [](Many t, const Group& g) { return all_gather_into_tensor_coalesced(t, g); }, py::arg("self"));
+  bind_collective<Many, Text, const Splits&>(
+      m, "reduce_scatter_tensor_coalesced",
+      [](Many t, Text o, const Splits& dims, const Group& g) {
+        return reduce_scatter_tensor_coalesced(t, o, dims, g);
+      },
+      py::arg("inputs"), py::arg("reduceOp"), py::arg("scatter_dim"));
+}
+
+}  // namespace
+
+void bind_collectives(py::module_& m) {
+  m.def("wait_tensor", &wait_tensor, py::arg("tensor"), WithoutGil());
+  m.def("is_pending", &is_pending, py::arg("tensor"));
+  bind_of_one_tensor(m);
+  bind_all_to_all(m);
+  bind_coalesced(m);
+  m.def(
+      "barrier",
+      [](const py::object& group) {
+        const Group ranks = to_group(group);
+        const py::gil_scoped_release no_lock;
+        barrier(ranks);
+      },
+      py::arg("group") = py::none());
+}
+
+}  // namespace meshtorch::python

@@ -1,0 +1,84 @@
+// CommDebugMode, tables and drawings from Python.
+#include "meshtorch/debug.h"
+
+#include <ATen/core/Tensor.h>
+
+#include "bindings/bindings.h"
+#include "debug/running_modules.h"
+#include "debug/sharding_table.h"
+#include "meshtorch/rule.h"
+#include "meshtorch/visualize.h"
+
+namespace meshtorch::python {
+namespace {
+
+py::dict to_python(const CommCounts& counts) {
+  py::dict result;
+  for (const auto& [collective, statistics] : counts.statistics()) {
+    result[py::str(std::string(to_string(collective)))] = statistics.count;
+  }
+  return result;
+}
+
+py::dict counts_by_module(const CommDebugMode& mode) {
+  py::dict result;
+  for (const auto& [path, counts] : mode.get_module_counts()) {
+    py::dict phases;
+    phases["forward"] = to_python(counts.forward);
+    phases["backward"] = to_python(counts.backward);
+    result[py::str(path)] = phases;
+  }
+  return result;
+}
+
+// Python's `with` starts to count; the object may be made long before.
+std::unique_ptr<CommDebugMode> make_idle_mode() {
+  auto mode = std::make_unique<CommDebugMode>();
+  mode->stop();
+  return mode;
+}
+
+void bind_policy(py::module_& m) {
+  m.def(
+      "set_fallback_policy",
+      [](const std::string& policy) {
+        TORCH_CHECK_VALUE(policy == "warn" || policy == "error" || policy == "silent",
+                          "meshtorch: unknown fallback policy \"", policy,
+                          "\"\n  do: use \"warn\", \"error\" or \"silent\"");
+        set_fallback_policy(policy == "warn"    ? FallbackPolicy::warn
+                            : policy == "error" ? FallbackPolicy::error
+                                                : FallbackPolicy::silent);
+      },
+      py::arg("policy"), "What an operator without a rule does on split tensors: warn, error or silent.");
+  m.def(
+      "decision_cache_statistics",
+      [](const DeviceMesh& mesh) {
+        const CacheStatistics s = decision_cache_statistics(mesh);
+        return py::dict(py::arg("hits") = s.hits, py::arg("misses") = s.misses, py::arg("size") = s.size);
+      },
+      py::arg("mesh"));
+}
+
+}  // namespace
+
+void bind_debug(py::module_& m) {
+  py::class_<CommDebugMode>(m, "CommDebugMode")
+      .def(py::init(&make_idle_mode))
+      .def("restart", &CommDebugMode::restart)
+      .def("stop", &CommDebugMode::stop)
+      .def("counts", [](const CommDebugMode& mode) { return to_python(mode.get_comm_counts()); })
+      .def("module_counts", &counts_by_module)
+      .def("total", &CommDebugMode::get_total_counts)
+      .def("table", &CommDebugMode::table)
+      .def("module_table", &CommDebugMode::module_table)
+      .def("json", &CommDebugMode::json);
+  m.def("enter_module", &enter_module, py::arg("path"));
+  m.def("leave_module", &leave_module);
+  m.def("sharding_table", py::overload_cast<const NamedTensors&>(&sharding_table), py::arg("parameters"));
+  m.def("draw_sharding", [](const at::Tensor& t) { return visualize_sharding(t); });
+  m.def("draw_sharding_svg", [](const at::Tensor& t) { return visualize_sharding_svg(t); });
+  m.def("draw_sharding_html", [](const at::Tensor& t) { return visualize_sharding_html(t); });
+  bind_policy(m);
+}
+
+}  // namespace meshtorch::python

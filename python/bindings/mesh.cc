@@ -1,0 +1,201 @@
+// DeviceMesh from Python.
+#include "meshtorch/device_mesh.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+#include <cctype>
+#include <numeric>
+#include <set>
+
+#include "bindings/bindings.h"
+
+namespace meshtorch::python {
+namespace {
+
+// The meshes of the `with mesh:` that are open on this thread.
+std::vector<DeviceMesh>& open_meshes() {
+  static thread_local std::vector<DeviceMesh> meshes;
+  return meshes;
+}
+
+c10::DeviceType parse_device(const std::string& device_type) {
+  TORCH_CHECK(
+      std::all_of(device_type.begin(), device_type.end(), [](char c) { return std::isalpha(c) != 0; }),
+      "meshtorch: Device type with index is not supported but got ", device_type,
+      "\n  do: give the type alone, as device.type");
+  return c10::Device(device_type).type();
+}
+
+// torch.distributed makes a group together or not at all: they are made here, where all ranks are, and not at
+// first use, where one may be alone.
+DeviceMesh with_groups(DeviceMesh mesh) {
+  if (!is_world_of_torch() || !mesh.get_coordinate()) return mesh;
+  const py::gil_scoped_release no_lock;
+  mesh.get_all_groups();
+  return mesh;
+}
+
+DeviceMesh make_mesh(const std::string& device_type, const at::Tensor& ranks,
+                     const std::optional<DeviceMesh::Names>& names) {
+  ensure_world();
+  return with_groups(DeviceMesh(parse_device(device_type), ranks, names.value_or(DeviceMesh::Names())));
+}
+
+at::Tensor to_ranks(const py::object& mesh) {
+  if (THPVariable_Check(mesh.ptr())) return mesh.cast<at::Tensor>();
+  return py::module_::import("torch").attr("tensor")(mesh, py::arg("dtype") = at::kLong).cast<at::Tensor>();
+}
+
+DeviceMesh make_whole_mesh(const std::string& device_type, const std::vector<std::int64_t>& shape,
+                           const std::optional<DeviceMesh::Names>& names) {
+  if (names) {
+    TORCH_CHECK(names->size() == shape.size(),
+                "meshtorch: mesh_shape and mesh_dim_names should have same length!\n  mesh_shape: ",
+                c10::IntArrayRef(shape), "\n  mesh_dim_names: ", c10::ArrayRef<std::string>(*names));
+    const std::set<std::string> different(names->begin(), names->end());
+    TORCH_CHECK(different.size() == names->size(), "meshtorch: Each mesh_dim_name must be unique, got ",
+                c10::ArrayRef<std::string>(*names));
+  }
+  const std::int64_t count =
+      std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+  return make_mesh(device_type, at::arange(count, at::kLong).view(shape), names);
+}
+
+DeviceMesh slice(const DeviceMesh& mesh, const std::variant<std::string, DeviceMesh::Names>& names) {
+  TORCH_CHECK(!mesh.names().empty(),
+              "meshtorch: Cannot slice a DeviceMesh without mesh_dim_names!\n  mesh: ", mesh.to_string(),
+              "\n  do: name the axes when the mesh is made");
+  try {
+    if (const auto* name = std::get_if<std::string>(&names)) return with_groups(mesh[*name]);
+    return with_groups(mesh[std::get<DeviceMesh::Names>(names)]);
+  } catch (const c10::ValueError& error) {
+    throw py::key_error(error.what_without_backtrace());
+  }
+}
+
+py::object names_or_none(const DeviceMesh& mesh) {
+  if (mesh.names().empty()) return py::none();
+  return py::tuple(py::cast(mesh.names()));
+}
+
+std::int64_t only_axis(const DeviceMesh& mesh, const std::optional<Axis>& axis) {
+  TORCH_CHECK(axis || mesh.ndim() == 1,
+              "meshtorch: Optional kwarg `mesh_dim` needs to be specified when "
+              "device_mesh.ndim > 1\n  mesh: ",
+              mesh.to_string());
+  return axis ? axis_number(mesh, *axis) : 0;
+}
+
+py::tuple rebuilt_by(const py::object& self) {
+  const auto& mesh = self.cast<const DeviceMesh&>();
+  return py::make_tuple(py::module_::import("meshtorch.device_mesh").attr("_rebuild"),
+                        py::make_tuple(std::string(c10::DeviceTypeName(mesh.device_type(), true)),
+                                       mesh.mesh(), names_or_none(mesh)));
+}
+
+}  // namespace
+
+std::int64_t axis_number(const DeviceMesh& mesh, const Axis& axis) {
+  const auto* number = std::get_if<std::int64_t>(&axis);
+  if (number != nullptr) return *number;
+  try {
+    return mesh.axis(std::get<std::string>(axis));
+  } catch (const c10::ValueError& error) {
+    throw py::key_error(error.what_without_backtrace());
+  }
+}
+
+DeviceMesh mesh_or_current(const std::optional<DeviceMesh>& mesh) {
+  if (mesh) return *mesh;
+  TORCH_CHECK(!open_meshes().empty(),
+              "meshtorch: No device mesh is currently active!\n  do: give device_mesh, or "
+              "call this inside `with mesh:`");
+  return open_meshes().back();
+}
+
+Placements placements_or_replicated(const std::optional<Placements>& placements, const DeviceMesh& mesh) {
+  return placements ? *placements : Placements(static_cast<std::size_t>(mesh.ndim()));
+}
+
+void bind_meshes(py::module_& m) {
+  const auto no_axis = py::arg("mesh_dim") = py::none();
+  py::class_<DeviceMesh>(m, "DeviceMesh", "An n-dimensional arrangement of ranks with named axes.")
+      .def(py::init([](const std::string& device_type, const py::object& mesh,
+                       const std::optional<DeviceMesh::Names>& names) {
+             return make_mesh(device_type, to_ranks(mesh), names);
+           }),
+           py::arg("device_type"), py::arg("mesh"), py::kw_only(), py::arg("mesh_dim_names") = py::none())
+      .def_property_readonly(
+          "device_type", [](const DeviceMesh& mesh) { return c10::DeviceTypeName(mesh.device_type(), true); })
+      .def_property_readonly("ndim", &DeviceMesh::ndim)
+      .def_property_readonly("shape",
+                             [](const DeviceMesh& mesh) { return py::tuple(py::cast(mesh.shape())); })
+      .def_property_readonly("mesh", [](const DeviceMesh& mesh) { return mesh.mesh().to(at::kInt); })
+      .def_property_readonly("mesh_dim_names", &names_or_none)
+      .def(
+          "size",
+          [](const DeviceMesh& mesh, const std::optional<Axis>& axis) {
+            return axis ? mesh.size(axis_number(mesh, *axis)) : mesh.size();
+          },
+          no_axis)
+      .def("get_rank", &DeviceMesh::get_rank)
+      .def(
+          "get_local_rank",
+          [](const DeviceMesh& mesh, const std::optional<Axis>& axis) {
+            return mesh.get_local_rank(only_axis(mesh, axis));
+          },
+          no_axis)
+      .def("get_coordinate",
+           [](const DeviceMesh& mesh) -> py::object {
+             if (!mesh.get_coordinate()) return py::none();
+             return py::tuple(py::cast(*mesh.get_coordinate()));
+           })
+      .def(
+          "get_group",
+          [](const DeviceMesh& mesh, const std::optional<Axis>& axis) {
+            const std::int64_t number = only_axis(mesh, axis);
+            const auto group = [&] {
+              const py::gil_scoped_release no_lock;
+              return mesh.get_group(number);
+            };
+            return to_python(group());
+          },
+          no_axis)
+      .def("get_all_groups",
+           [](const DeviceMesh& mesh) {
+             const auto made = [&] {
+               const py::gil_scoped_release no_lock;
+               return mesh.get_all_groups();
+             };
+             py::list groups;
+             for (const Group& group : made()) groups.append(to_python(group));
+             return groups;
+           })
+      .def("__getitem__", &slice)
+      .def(
+          "_flatten",
+          [](const DeviceMesh& mesh, const std::optional<std::string>& name) {
+            return with_groups(mesh.flatten(name.value_or(std::string())));
+          },
+          py::arg("mesh_dim_name") = py::none())
+      .def("__enter__",
+           [](const DeviceMesh& mesh) {
+             open_meshes().push_back(mesh);
+             return mesh;
+           })
+      .def("__exit__", [](const DeviceMesh&, const py::args&) { open_meshes().pop_back(); })
+      .def(
+          "__eq__", [](const DeviceMesh& a, const DeviceMesh& b) { return a == b; }, py::is_operator())
+      .def("__hash__", &DeviceMesh::hash)
+      .def("__repr__", &DeviceMesh::to_string)
+      .def("__reduce__", &rebuilt_by)
+      .def("__deepcopy__", [](const DeviceMesh& mesh, const py::object&) { return mesh; })
+      .def("__copy__", [](const DeviceMesh& mesh) { return mesh; });
+  m.def("mesh_or_current", &mesh_or_current, py::arg("device_mesh") = py::none());
+  m.def("init_device_mesh", &make_whole_mesh, py::arg("device_type"), py::arg("mesh_shape"), py::kw_only(),
+        py::arg("mesh_dim_names") = py::none());
+}
+
+}  // namespace meshtorch::python

@@ -1,0 +1,136 @@
+// Distributed tensors from Python: torch.Tensor objects that the library knows.
+#include <ATen/ATen.h>
+
+#include "bindings/bindings.h"
+#include "meshtorch/distribute_module.h"
+#include "meshtorch/implicit_replication.h"
+#include "meshtorch/loss_parallel.h"
+#include "meshtorch/rule.h"
+#include "tensor/meta.h"
+
+namespace meshtorch::python {
+namespace {
+
+using Numbers = std::vector<std::int64_t>;
+using OptionalMesh = std::optional<DeviceMesh>;
+using OptionalPlacements = std::optional<Placements>;
+
+at::Tensor from_local(at::Tensor local, const OptionalMesh& given, const OptionalPlacements& placements,
+                      bool run_check, const std::optional<Numbers>& shape,
+                      const std::optional<Numbers>& stride, const OptionalPlacements& grad_placements) {
+  TORCH_CHECK(!is_dtensor(local),
+              "meshtorch: the local_tensor argument only accepts plain tensors, but this "
+              "one is distributed\n  do: use redistribute");
+  const DeviceMesh mesh = mesh_or_current(given);
+  if (local.device().type() != mesh.device_type() && !local.is_meta()) local = local.to(mesh.device_type());
+  return DTensor::from_local(local, mesh, placements_or_replicated(placements, mesh),
+                             {run_check, shape, stride, grad_placements});
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, const OptionalMesh& mesh,
+                        const OptionalPlacements& placements, bool async_op,
+                        const std::optional<at::ScalarType>& forward_dtype,
+                        const std::optional<at::ScalarType>& backward_dtype) {
+  TORCH_CHECK(placements, "meshtorch: placements is needed for redistribute!");
+  const DTensor source = tensor;
+  const RedistributeOptions options{async_op, forward_dtype, backward_dtype};
+  if (mesh) return source.redistribute(*mesh, *placements, options);
+  return source.redistribute(*placements, options);
+}
+
+at::Tensor distribute_plain_or_same(const at::Tensor& tensor, const OptionalMesh& given,
+                                    const OptionalPlacements& placements,
+                                    const std::optional<int>& src_data_rank) {
+  const DeviceMesh mesh = mesh_or_current(given);
+  return distribute_tensor(tensor, mesh, placements_or_replicated(placements, mesh), {src_data_rank});
+}
+
+at::Tensor local_tensor(const at::Tensor& tensor) {
+  const at::NoGradGuard no_grad;
+  return DTensor(tensor).to_local();
+}
+
+// A scope as Python's `with` opens and closes it.
+template <class Scope>
+void bind_scope(py::module_& m, const char* name, const char* doc) {
+  struct Holder {
+    std::vector<std::unique_ptr<Scope>> open;
+  };
+  py::class_<Holder>(m, name, doc)
+      .def(py::init<>())
+      .def("__enter__", [](Holder& holder) { holder.open.push_back(std::make_unique<Scope>()); })
+      .def("__exit__", [](Holder& holder, const py::args&) { holder.open.pop_back(); });
+}
+
+void bind_spec(py::module_& m) {
+  py::class_<DTensorSpec>(m, "DTensorSpec", "Where a distributed tensor lies, and its global shape.")
+      .def_property_readonly("mesh", [](const DTensorSpec& s) { return s.mesh; })
+      .def_property_readonly("device_mesh", [](const DTensorSpec& s) { return s.mesh; })
+      .def_property_readonly("placements", [](const DTensorSpec& s) { return to_python(s.placements); })
+      .def_property_readonly(
+          "shape", [](const DTensorSpec& s) { return py::module_::import("torch").attr("Size")(s.shape); })
+      .def_property_readonly("stride", [](const DTensorSpec& s) { return py::tuple(py::cast(s.strides)); })
+      .def_property_readonly("dtype", [](const DTensorSpec& s) { return s.dtype; })
+      .def_property_readonly("ndim", [](const DTensorSpec& s) { return s.shape.size(); })
+      .def(
+          "__eq__",
+          [](const DTensorSpec& a, const DTensorSpec& b) {
+            return a.mesh == b.mesh && a.placements == b.placements && a.shape == b.shape &&
+                   a.strides == b.strides && a.dtype == b.dtype;
+          },
+          py::is_operator())
+      .def("__repr__", &DTensorSpec::to_string);
+}
+
+}  // namespace
+
+void bind_tensors(py::module_& m) {
+  const auto no_mesh = py::arg("device_mesh") = py::none();
+  const auto no_placements = py::arg("placements") = py::none();
+  const auto no_gradient = py::arg("grad_placements") = py::none();
+  bind_spec(m);
+  m.def("is_dtensor", &is_dtensor, py::arg("tensor"));
+  m.def("from_local", &from_local, py::arg("local_tensor"), no_mesh, no_placements, py::kw_only(),
+        py::arg("run_check") = false, py::arg("shape") = py::none(), py::arg("stride") = py::none(),
+        no_gradient, WithoutGil());
+  m.def(
+      "to_local",
+      [](const at::Tensor& self, const OptionalPlacements& gradient) {
+        return DTensor(self).to_local({gradient});
+      },
+      py::arg("self"), py::kw_only(), no_gradient, WithoutGil());
+  m.def(
+      "full_tensor",
+      [](const at::Tensor& self, const OptionalPlacements& gradient) {
+        return DTensor(self).full_tensor({gradient});
+      },
+      py::arg("self"), py::kw_only(), no_gradient, WithoutGil());
+  m.def("redistribute", &redistribute, py::arg("self"), no_mesh, no_placements, py::kw_only(),
+        py::arg("async_op") = false, py::arg("forward_dtype") = py::none(),
+        py::arg("backward_dtype") = py::none(), WithoutGil());
+  m.def("placements", [](const at::Tensor& self) { return to_python(DTensor(self).placements()); });
+  m.def("device_mesh", [](const at::Tensor& self) { return DTensor(self).device_mesh(); });
+  m.def("spec", [](const at::Tensor& self) { return DTensor(self).spec(); });
+  m.def("local_tensor", &local_tensor, WithoutGil());
+  m.def(
+      "stored_tensor", [](const at::Tensor& self) { return meta_of(DTensor(self))->local; },
+      "What this rank holds: its shard, or a stand-in on a rank outside the mesh.");
+  m.def(
+      "explain_redistribute",
+      [](const at::Tensor& tensor, const Placements& placements) {
+        return explain_redistribute(tensor, placements);
+      },
+      py::arg("tensor"), py::arg("placements"),
+      "The steps, bytes and peak memory of a redistribution, without running it.");
+  m.def("distribute_tensor", &distribute_plain_or_same, py::arg("tensor"), no_mesh, no_placements,
+        py::kw_only(), py::arg("src_data_rank") = 0, WithoutGil());
+  m.def("replace_data", &replace_data, py::arg("parameter"), py::arg("data"), WithoutGil(),
+        "Gives a parameter other data, on another device if need be; it stays the same object.");
+  bind_scope<implicit_replication>(
+      m, "implicit_replication",
+      "While it is open, plain tensors that meet distributed ones count as replicated.");
+  bind_scope<loss_parallel>(m, "loss_parallel",
+                            "While it is open, cross entropy works on logits that are split by class.");
+}
+
+}  // namespace meshtorch::python

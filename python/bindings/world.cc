@@ -1,0 +1,155 @@
+// The world of ranks from Python: that of torch.distributed, one of its own, or threads.
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "bindings/bindings.h"
+#include "comm/rank_context.h"
+#include "meshtorch/launch.h"
+#include "meshtorch/process_group.h"
+
+namespace meshtorch::python {
+namespace {
+
+using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+py::module_ world_module() { return py::module_::import("meshtorch._world"); }
+
+// A reference of our own to a group that a Python object holds.
+ProcessGroupPtr shared(const py::handle& group) {
+  return ProcessGroupPtr::reclaim_copy(group.cast<c10d::ProcessGroup*>());
+}
+
+// Asks torch.distributed for the group; holds no Python object, since the last owner may not have the lock.
+ProcessGroupPtr make_torch_group(const std::vector<std::int64_t>& ranks) {
+  const py::gil_scoped_acquire lock;
+  return shared(world_module().attr("make_group")(ranks));
+}
+
+void adopt_world(const std::string& backend, int rank, int size, int local_rank) {
+  World world;
+  world.backend = backend;
+  world.rank = rank;
+  world.size = size;
+  world.local_rank = local_rank;
+  world.make_group = &make_torch_group;
+  set_process_rank(std::make_shared<RankContext>(std::move(world)));
+}
+
+std::chrono::milliseconds to_milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1e3));
+}
+
+// An error of Python that a rank raised reaches the caller as it was.
+void spawn_ranks(int world_size, const py::function& fn, double timeout, int intra_op_threads) {
+  const SpawnOptions options{to_milliseconds(timeout), intra_op_threads};
+  std::exception_ptr cause;
+  {
+    const py::gil_scoped_release no_lock;
+    try {
+      spawn(
+          world_size,
+          [&](int rank) {
+            const py::gil_scoped_acquire lock;
+            fn(rank);
+          },
+          options);
+    } catch (const RankError& error) {
+      cause = error.cause();
+    }
+  }
+  if (cause) std::rethrow_exception(cause);
+}
+
+std::string describe(const Group& group) {
+  return c10::str("Group(rank=", group.rank(), ", ranks=", c10::IntArrayRef(group.ranks()), ")");
+}
+
+Group group_of_mesh_axis(const py::tuple& pair) {
+  const auto mesh = pair[0].cast<DeviceMesh>();
+  const auto axis = pair[1].cast<Axis>();
+  const py::gil_scoped_release no_lock;
+  return mesh.get_group(axis_number(mesh, axis));
+}
+
+}  // namespace
+
+void ensure_world() {
+  const auto context = current_rank_or_null();
+  if (context && context->world().threads) return;
+  world_module().attr("ensure")();
+}
+
+bool is_world_of_torch() {
+  const auto context = current_rank_or_null();
+  return context && context->world().make_group;
+}
+
+py::object to_python(const Group& group) {
+  if (group.rank() < 0 || !is_world_of_torch()) return py::cast(group);
+  return py::cast(group.process_group().get(), py::return_value_policy::reference);
+}
+
+Group to_group(const py::handle& group) {
+  if (py::isinstance<Group>(group)) return group.cast<Group>();
+  ensure_world();
+  if (group.is_none()) return Group();
+  if (py::isinstance<c10d::ProcessGroup>(group)) return Group(shared(group));
+  if (py::isinstance<py::str>(group)) return Group(c10d::resolve_process_group(group.cast<std::string>()));
+  if (py::isinstance<DeviceMesh>(group)) {
+    const auto mesh = group.cast<DeviceMesh>();
+    const py::gil_scoped_release no_lock;
+    return Group(mesh);
+  }
+  if (py::isinstance<py::tuple>(group) && py::len(group) == 2 &&
+      py::isinstance<DeviceMesh>(py::reinterpret_borrow<py::tuple>(group)[0])) {
+    return group_of_mesh_axis(py::reinterpret_borrow<py::tuple>(group));
+  }
+  try {
+    const auto ranks = group.cast<std::vector<std::int64_t>>();
+    const py::gil_scoped_release no_lock;
+    return Group(ranks);
+  } catch (const py::cast_error&) {
+    throw py::type_error(
+        "meshtorch: " + std::string(py::repr(group)) +
+        " is no group of ranks\n  do: give a ProcessGroup or its name, a mesh of one axis, (mesh, "
+        "axis), or a list of ranks");
+  }
+}
+
+void bind_worlds(py::module_& m) {
+  py::class_<Group>(m, "Group", "A group of ranks that meshtorch made.")
+      .def("rank", &Group::rank)
+      .def("size", &Group::size)
+      .def_property_readonly("ranks", &Group::ranks)
+      .def(
+          "__eq__", [](const Group& a, const Group& b) { return a == b; }, py::is_operator())
+      .def("__repr__", &describe);
+  m.def("adopt_world", &adopt_world, py::arg("backend"), py::arg("rank"), py::arg("size"),
+        py::arg("local_rank"), WithoutGil());
+  m.def("leave_adopted_world", [] {
+    if (!is_world_of_torch()) return;
+    const py::gil_scoped_release no_lock;
+    set_process_rank(nullptr);
+  });
+  m.def("is_world_of_torch", &is_world_of_torch);
+  m.def(
+      "init_process_group",
+      [](const std::string& backend, const std::string& init_method, int rank, int world_size,
+         double timeout) {
+        init_process_group({backend, init_method, rank, world_size, to_milliseconds(timeout)});
+      },
+      py::arg("backend") = "", py::arg("init_method") = "env://", py::arg("rank") = -1,
+      py::arg("world_size") = -1, py::arg("timeout") = 600.0, WithoutGil());
+  m.def("destroy_process_group", &destroy_process_group, WithoutGil());
+  m.def("is_initialized", &is_initialized);
+  m.def("get_rank", &get_rank);
+  m.def("get_world_size", &get_world_size);
+  m.def("get_local_rank", &get_local_rank);
+  m.def("get_backend", &get_backend);
+  m.def("spawn", &spawn_ranks, py::arg("world_size"), py::arg("fn"), py::kw_only(),
+        py::arg("timeout") = 600.0, py::arg("intra_op_threads") = 0,
+        "Runs fn(0) … fn(world_size - 1), each in a thread that is a rank, and returns when all have.");
+}
+
+}  // namespace meshtorch::python

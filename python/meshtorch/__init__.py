@@ -1,0 +1,67 @@
+"""Distributed tensors of the C++ library meshtorch, under the names of torch.distributed.tensor."""
+
+import torch  # before _C, which needs its libraries
+
+from . import _C, _dtensor, device_mesh, placement_types
+from ._C import (
+    DTensorSpec,
+    Group,
+    __version__,
+    destroy_process_group,
+    distribute_tensor,
+    get_rng_state,
+    init_process_group,
+    is_dtensor,
+    manual_seed,
+    set_fallback_policy,
+    set_rng_state,
+    spawn,
+)
+from ._dtensor import DTensor
+from ._factories import empty, full, ones, rand, randn, zeros
+from ._modules import distribute_module
+from .device_mesh import DeviceMesh, init_device_mesh
+from .experimental import implicit_replication, local_map
+from .placement_types import Partial, Placement, Replicate, Shard
+
+from . import debug, experimental, functional_collectives, parallel
+
+_dtensor.install()
+# What pickled tensors name, for torch.load(weights_only=True).
+torch.serialization.add_safe_globals(
+    [_dtensor._rebuild, device_mesh._rebuild, Partial, Replicate, Shard, placement_types._StridedShard]
+)
+
+__all__ = [
+    "DTensor",
+    "DTensorSpec",
+    "DeviceMesh",
+    "Group",
+    "Partial",
+    "Placement",
+    "Replicate",
+    "Shard",
+    "debug",
+    "destroy_process_group",
+    "distribute_module",
+    "distribute_tensor",
+    "empty",
+    "experimental",
+    "full",
+    "functional_collectives",
+    "get_rng_state",
+    "implicit_replication",
+    "init_device_mesh",
+    "init_process_group",
+    "is_dtensor",
+    "local_map",
+    "manual_seed",
+    "ones",
+    "parallel",
+    "rand",
+    "randn",
+    "set_fallback_policy",
+    "set_rng_state",
+    "spawn",
+    "zeros",
+]

@@ -1,0 +1,60 @@
+"""distribute_module: parameters of a torch.nn.Module become distributed in place, functions become its hooks."""
+
+import inspect
+import warnings
+
+from . import _C
+
+
+def _replicate_what_is_plain(module, mesh):
+    for parameter in module._parameters.values():
+        if parameter is not None and not _C.is_dtensor(parameter):
+            _C.replace_data(parameter, _C.distribute_tensor(parameter.detach(), mesh))
+    for name, buffer in module._buffers.items():
+        if buffer is not None and not _C.is_dtensor(buffer):
+            module._buffers[name] = _C.distribute_tensor(buffer, mesh)
+
+
+def _taking_module(fn, name, values):
+    """The function of (module, values, mesh) that `fn` is, or stands for if it takes no module."""
+    count = len(inspect.signature(fn).parameters)
+    if count == 3:
+        return fn
+    if count != 2:
+        raise ValueError(f"meshtorch: {name} should take in 3 arguments, but got {count} arguments!")
+    warnings.warn(
+        f"Deprecating {name} that takes two arguments ({values}, device_mesh), "
+        f"please use {name} that takes in (module, {values}, device_mesh) instead!",
+        FutureWarning,
+        stacklevel=3,
+    )
+    return lambda module, given, mesh: fn(given, mesh)
+
+
+def distribute_module(module, device_mesh=None, partition_fn=None, input_fn=None, output_fn=None):
+    """Lets partition_fn(name, module, mesh) distribute parameters, replicates the others, and registers hooks.
+
+    Parameters stay the same objects, so that optimizers that hold them see the change.
+    """
+    if getattr(module, "_distribute_module_applied", False):
+        raise RuntimeError(
+            "meshtorch: distribute_module should only be called once on a module, but it has already been called on "
+            f"this module!\n  module: {type(module).__name__}\n  do: distribute everything in one call, with one "
+            "partition_fn"
+        )
+    mesh = _C.mesh_or_current(device_mesh)
+    edges = [
+        fn and _taking_module(fn, name, values)
+        for fn, name, values in ((input_fn, "input_fn", "inputs"), (output_fn, "output_fn", "outputs"))
+    ]
+    for name, part in module.named_modules():
+        if partition_fn is not None:
+            partition_fn(name, part, mesh)
+        _replicate_what_is_plain(part, mesh)
+    on_input, on_output = edges
+    if on_input:
+        module.register_forward_pre_hook(lambda part, inputs: on_input(part, inputs, mesh))
+    if on_output:
+        module.register_forward_hook(lambda part, _, outputs: on_output(part, outputs, mesh))
+    module._distribute_module_applied = True
+    return module

@@ -1,0 +1,165 @@
+"""CommDebugMode and drawings, under the names of torch.distributed.tensor.debug."""
+
+import threading
+
+import torch
+
+from . import _C
+from ._C import decision_cache_statistics, explain_redistribute
+
+__all__ = ["CommDebugMode", "decision_cache_statistics", "explain_redistribute", "sharding_table", "visualize_sharding"]
+
+# The collectives by the names that torch's other namespaces give them.
+_C10D_NAMES = {
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce_coalesced",
+    "allgather_": "all_gather",
+    "_allgather_base_": "all_gather_into_tensor",
+    "allgather_into_tensor_coalesced_": "all_gather_into_tensor_coalesced",
+    "reduce_scatter_": "reduce_scatter",
+    "_reduce_scatter_base_": "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter_tensor_coalesced",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all_single",
+    "broadcast_": "broadcast",
+    "reduce_": "reduce",
+    "gather_": "gather",
+    "scatter_": "scatter",
+    "recv_": "recv",
+}
+
+
+def _name_of(collective):
+    """The name of a collective, given as text or as an operator of torch.ops."""
+    name = collective if isinstance(collective, str) else collective.__name__.split(".")[0]
+    return _C10D_NAMES.get(name, name)
+
+
+class CommCounts(dict):
+    """Counts by name; an operator of torch.ops.c10d_functional or torch.ops.c10d finds its own, others are 0."""
+
+    def __missing__(self, collective):
+        return self.get(_name_of(collective), 0)
+
+
+class _ModuleWatch:
+    """Tells the library which module runs, while a mode of any rank of this process is active."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._users = 0
+        self._plain_call = None
+        self._names = threading.local()
+
+    def begin(self):
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._plain_call = torch.nn.Module.__call__
+                torch.nn.Module.__call__ = self._wrapped(self._plain_call)
+
+    def end(self):
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                torch.nn.Module.__call__ = self._plain_call
+
+    def _path_of(self, module):
+        """Names count from the outermost module that runs, whose class is the first part."""
+        running = getattr(self._names, "of", None)
+        if running is None:
+            return {part: ".".join(filter(None, [type(module).__name__, name])) for name, part in module.named_modules()}
+        if module not in running:
+            running[module] = type(module).__name__
+        return running
+
+    def _wrapped(self, plain_call):
+        # The hooks of a module belong to it: a hook of torch's would run before some of them.
+        def call(module, *args, **kwargs):
+            outer = getattr(self._names, "of", None)
+            names = self._names.of = self._path_of(module)
+            _C.enter_module(names[module])
+            try:
+                return plain_call(module, *args, **kwargs)
+            finally:
+                _C.leave_module()
+                self._names.of = outer
+
+        return call
+
+
+_watch = _ModuleWatch()
+
+
+class CommDebugMode:
+    """Counts the collectives of this rank, forward and backward, whoever issues them, inside `with`."""
+
+    def __init__(self):
+        self._mode = _C.CommDebugMode()
+
+    def __enter__(self):
+        self._mode.restart()
+        _watch.begin()
+        return self
+
+    def __exit__(self, *error):
+        _watch.end()
+        self._mode.stop()
+
+    def get_comm_counts(self):
+        return CommCounts(self._mode.counts())
+
+    def get_total_counts(self):
+        return self._mode.total()
+
+    def get_module_counts(self):
+        """{"Net.up": {"forward": counts, "backward": counts}, …}"""
+        return {
+            path: {phase: CommCounts(counts) for phase, counts in phases.items()}
+            for path, phases in self._mode.module_counts().items()
+        }
+
+    def table(self):
+        return self._mode.table()
+
+    def generate_comm_debug_tracing_table(self, noise_level=3):
+        """The counts by module; there is one level of detail."""
+        return self._mode.module_table()
+
+    def log_comm_debug_tracing_table_to_file(self, file_name="comm_mode_log.txt", noise_level=3):
+        with open(file_name, "w") as file:
+            file.write(self._mode.module_table())
+
+    def json(self):
+        return self._mode.json()
+
+    def generate_json_dump(self, file_name="comm_mode_log.json", noise_level=3):
+        with open(file_name, "w") as file:
+            file.write(self._mode.json())
+
+
+def sharding_table(module):
+    """The parameters of a module: name, global shape, type, placements and this rank's shape."""
+    return _C.sharding_table(list(module.named_parameters()))
+
+
+def visualize_sharding(dtensor, header="", use_rich=False):
+    """Prints which rank holds what, on the first rank of the mesh."""
+    if use_rich:
+        raise NotImplementedError("meshtorch: visualize_sharding draws plain text\n  do: leave use_rich out")
+    coordinate = dtensor.device_mesh.get_coordinate()
+    if dtensor.numel() == 0 or coordinate is None or any(coordinate):
+        return
+    if header:
+        print(header)
+    print(_C.draw_sharding(dtensor))
+
+
+def sharding_svg(dtensor):
+    """The drawing as SVG."""
+    return _C.draw_sharding_svg(dtensor)
+
+
+def sharding_html(dtensor):
+    """A page that holds the drawing and the table."""
+    return _C.draw_sharding_html(dtensor)

@@ -1,0 +1,65 @@
+"""local_map and implicit_replication, under the names of torch.distributed.tensor.experimental."""
+
+from functools import partial, wraps
+
+import torch
+from torch.utils import _pytree as pytree
+
+from . import _C
+from ._C import implicit_replication
+
+__all__ = ["implicit_replication", "local_map"]
+
+
+def _each(placements):
+    """Placements of several outputs are a tuple of lists; a list alone is that of the only one."""
+    return placements if isinstance(placements, tuple) else (placements,)
+
+
+def _replaced(values, on_tensor, on_other):
+    """The values with on_tensor applied to the tensors among them; on_other only looks at the others."""
+    result = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            result.append(on_tensor(value))
+        else:
+            on_other()
+            result.append(value)
+    return result
+
+
+def local_map(
+    func=None,
+    out_placements=None,
+    in_placements=None,
+    in_grad_placements=None,
+    device_mesh=None,
+    *,
+    redistribute_inputs=False,
+):
+    """The function on distributed tensors that `func` is on their shards; without `func`, a decorator."""
+    if func is None:
+        return partial(
+            local_map,
+            out_placements=out_placements,
+            in_placements=in_placements,
+            in_grad_placements=in_grad_placements,
+            device_mesh=device_mesh,
+            redistribute_inputs=redistribute_inputs,
+        )
+
+    @wraps(func)
+    def mapped(*args, **kwargs):
+        values, structure = pytree.tree_flatten(args)
+        call = _C.LocalMapCall(
+            len(values), _each(out_placements), in_placements, in_grad_placements, device_mesh, redistribute_inputs
+        )
+        local_args = pytree.tree_unflatten(_replaced(values, call.input, call.other_input), structure)
+        result = func(*local_args, **kwargs)
+        if not call.is_distributed():
+            return result
+        outputs, structure = pytree.tree_flatten(result)
+        call.expect_outputs(len(outputs))
+        return pytree.tree_unflatten(_replaced(outputs, call.output, call.other_output), structure)
+
+    return mapped

@@ -1,0 +1,94 @@
+"""Functional collectives: every way to name a group, results that wait by themselves."""
+
+import meshtorch.functional_collectives as funcol
+import pytest
+import torch
+import torch.distributed as dist
+from meshtorch import DeviceMesh
+
+
+def mine(w, *shape):
+    return torch.arange(float(torch.Size(shape).numel())).view(shape) + 100 * w.rank
+
+
+def everyone(w, *shape):
+    return [torch.arange(float(torch.Size(shape).numel())).view(shape) + 100 * rank for rank in range(w.size)]
+
+
+def run_each(w):
+    mesh = w.mesh()
+    x, all_x = mine(w, 4, 3), everyone(w, 4, 3)
+    total = torch.stack(all_x).sum(0)
+    w.same(funcol.all_reduce(x, "sum", mesh), total)
+    w.same(funcol.all_reduce(x, "avg", mesh).wait(), total / w.size)
+    w.same(funcol.all_gather_tensor(x, 0, mesh), torch.cat(all_x))
+    w.same(funcol.all_gather_tensor(x, 1, mesh), torch.cat(all_x, 1))
+    w.same(funcol.reduce_scatter_tensor(x, "sum", 0, mesh), total.chunk(w.size)[w.rank])
+    w.same(funcol.broadcast(x, 1, mesh), all_x[1])
+    w.same(funcol.all_to_all_single(x, None, None, mesh), torch.cat([t[w.rank : w.rank + 1] for t in all_x]))
+    w.same(funcol.permute_tensor(x, [1, 2, 3, 0], mesh), all_x[(w.rank - 1) % w.size])
+    for result, expected in zip(funcol.all_reduce_coalesced([x, x + 1], "sum", mesh), (total, total + w.size)):
+        w.same(result, expected)
+    w.same(funcol.all_gather_into_tensor_coalesced([x], mesh)[0], torch.cat(all_x))
+    w.same(funcol.reduce_scatter_tensor_coalesced([x], "sum", [0], mesh)[0], total.chunk(w.size)[w.rank])
+    assert funcol.wait_tensor(x) is x and x.wait() is x
+    funcol.barrier()
+    with pytest.raises(ValueError, match="reduction"):
+        funcol.all_reduce(x, "median", mesh)
+
+
+def test_each_collective(ranks):
+    ranks(run_each)
+
+
+def run_backward(w):
+    mesh, x = w.mesh(), mine(w, 4).requires_grad_()
+    (funcol.all_gather_tensor_autograd(x, 0, mesh) * torch.arange(4.0 * w.size)).sum().backward()
+    w.same(x.grad, w.size * torch.arange(4.0 * w.size)[4 * w.rank : 4 * w.rank + 4])
+
+
+def test_differentiable_forms(ranks):
+    ranks(run_backward)
+
+
+def name_groups(w):
+    grid = w.mesh(2, 2, names=("dp", "tp"))
+    x = torch.tensor([float(w.rank)])
+    row = [0, 1] if w.rank < 2 else [2, 3]
+    along_tp = torch.tensor([float(sum(row))])
+    for group in ((grid, 1), (grid, "tp"), grid["tp"], row, grid.get_group("tp")):
+        w.same(funcol.all_reduce(x, "sum", group), along_tp)
+    w.same(funcol.all_reduce(x, "sum", None), torch.tensor([6.0]))
+    if w.kind != "threads":
+        group = grid.get_group("tp")
+        assert isinstance(group, dist.ProcessGroup) and dist.get_process_group_ranks(group) == row
+        w.same(funcol.all_reduce(x, "sum", group.group_name), along_tp)
+        y = x.clone()
+        dist.all_reduce(y, group=group)
+        w.same(y, along_tp)
+    with pytest.raises(TypeError, match="is no group of ranks"):
+        funcol.all_reduce(x, "sum", 3.5)
+
+
+def test_a_group_has_many_names(ranks):
+    ranks(name_groups)
+
+
+def use_groups_of_torch(w):
+    assert w.mesh().get_group() is dist.group.WORLD
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    mine_of = pairs[w.rank // 2]
+    mesh = DeviceMesh.from_group(mine_of, "cpu", mesh_dim_names=("pair",))
+    assert mesh.get_group() is mine_of and mesh.mesh.tolist() == dist.get_process_group_ranks(mine_of)
+    w.same(funcol.all_reduce(torch.tensor([float(w.rank)]), "sum", mesh), torch.tensor([1.0 if w.rank < 2 else 5.0]))
+    crossing = [dist.new_group([0, 2]), dist.new_group([1, 3])][w.rank % 2]
+    grid = DeviceMesh.from_group([crossing, mine_of], "cpu", [[0, 1], [2, 3]], mesh_dim_names=("dp", "tp"))
+    assert grid.get_all_groups() == [crossing, mine_of]
+    with pytest.raises(ValueError, match="does not have the ranks of the group"):
+        DeviceMesh.from_group(mine_of, "cpu", [0, 3])
+    with pytest.raises(ValueError, match="not in ascending order"):
+        DeviceMesh("cpu", [3, 2, 1, 0])
+
+
+def test_groups_of_torch_distributed_are_used_as_they_are(gloo_ranks):
+    gloo_ranks(use_groups_of_torch)

@@ -1,0 +1,224 @@
+"""distribute_tensor, distribute_module, from_local: what test_api of PyTorch's suite checks, and more."""
+
+import meshtorch
+import pytest
+import torch
+from meshtorch import DeviceMesh, DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
+from torch import nn
+
+
+class Mlp(nn.Module):
+    def __init__(self, features, hidden, device="cpu"):
+        super().__init__()
+        self.seq = nn.Sequential(
+            nn.Linear(features, hidden, device=device), nn.ReLU(), nn.Linear(hidden, features, device=device)
+        )
+
+    def forward(self, x):
+        return self.seq(x)
+
+
+def split_evenly(w):
+    mesh = DeviceMesh("cpu", list(range(w.size)))
+    for requires_grad in (True, False):
+        whole = torch.randn(3 * w.size, 3, requires_grad=requires_grad)
+        split = distribute_tensor(whole, mesh, [Shard(0)])
+        assert split.size() == torch.Size([3 * w.size, 3])
+        assert split.to_local().size() == torch.Size([3, 3])
+        assert split.requires_grad == requires_grad and split.is_leaf
+    assert distribute_tensor(torch.randn(3, 3 * w.size), mesh, [Shard(-1)]).placements[0].dim == 1
+
+
+def test_a_leaf_stays_a_leaf_and_negative_dims_count_from_the_end(ranks):
+    ranks(split_evenly)
+
+
+def split_unevenly(w):
+    mesh = w.mesh()
+    for extra in (1, 2):
+        for dim in range(3):
+            shape = [3, 3, 3]
+            shape[dim] = 3 * w.size + extra
+            whole = torch.arange(float(torch.Size(shape).numel())).view(shape)
+            split = distribute_tensor(whole, mesh, [Shard(dim)])
+            assert split.size() == torch.Size(shape)
+            w.same(split.to_local(), whole.chunk(w.size, dim)[w.rank])
+    one_each = distribute_tensor(torch.arange(2.0), mesh, [Shard(0)])
+    assert one_each.to_local().numel() == (1 if w.rank < 2 else 0)
+    assert (one_each + 1).to_local().shape == one_each.to_local().shape
+
+
+def test_shards_that_do_not_divide_are_those_of_chunk(ranks):
+    ranks(split_unevenly)
+
+
+def refuse_to_distribute(w):
+    mesh = DeviceMesh("cpu", torch.arange(w.size).reshape(2, 2))
+    whole = torch.randn(12, 12)
+    with pytest.raises(ValueError, match="must have the same length"):
+        distribute_tensor(whole, mesh, [Shard(0)])
+    with pytest.raises(RuntimeError, match="distribute leaf tensor"):
+        distribute_tensor(torch.randn(12, 12, requires_grad=True) + 2, mesh, [Shard(0)])
+    split = distribute_tensor(whole, mesh, [Shard(0), Shard(1)])
+    with pytest.raises(ValueError, match="to a different device mesh"):
+        distribute_tensor(split, DeviceMesh("cpu", torch.arange(w.size)), [Shard(0)])
+    with pytest.raises(ValueError, match="to a different placements"):
+        distribute_tensor(split, mesh, [Shard(0), Replicate()])
+    with pytest.raises(RuntimeError, match="only accepts plain tensors"):
+        DTensor.from_local(split, mesh, [Replicate(), Replicate()])
+    with pytest.raises(RuntimeError, match="placements is needed for redistribute"):
+        split.redistribute()
+    with pytest.raises(RuntimeError, match="No device mesh is currently active"):
+        DTensor.from_local(whole)
+
+
+def test_wrong_calls_raise_what_pytorch_raises(ranks):
+    ranks(refuse_to_distribute)
+
+
+def convert_at_edges(w):
+    mesh = w.mesh()
+
+    def split_input(module, inputs, on):
+        return DTensor.from_local(inputs[0], on, [Shard(0)])
+
+    def local_output(module, outputs, on):
+        assert isinstance(outputs, DTensor)
+        return outputs.to_local()
+
+    model = distribute_module(Mlp(20, 1), mesh, input_fn=split_input, output_fn=local_output)
+    output = model(torch.randn(5, 20))
+    assert isinstance(output, torch.Tensor) and not isinstance(output, DTensor)
+
+    model = distribute_module(
+        Mlp(10, 10), mesh, input_fn=lambda module, inputs, on: DTensor.from_local(inputs[0], on, [Replicate()])
+    )
+    model(torch.randn(10, 10, requires_grad=True)).sum().backward()
+    gradient = next(model.parameters()).grad
+    assert isinstance(gradient, DTensor) and isinstance(gradient.placements[0], Replicate)
+    with pytest.raises(RuntimeError, match="should only be called once"):
+        distribute_module(model, mesh)
+    with pytest.raises(ValueError, match="input_fn should take in 3 arguments, but got 1"):
+        distribute_module(Mlp(2, 2), mesh, input_fn=lambda inputs: inputs)
+
+
+def test_input_fn_and_output_fn_run_at_the_edges_of_the_module(ranks):
+    ranks(convert_at_edges)
+
+
+def warn_of_two_arguments(w):
+    mesh = w.mesh()
+    with pytest.warns(FutureWarning, match="Deprecating"):
+        model = distribute_module(
+            Mlp(20, 1),
+            mesh,
+            input_fn=lambda inputs, on: DTensor.from_local(inputs[0], on, [Shard(0)]),
+            output_fn=lambda outputs, on: outputs.to_local(),
+        )
+    assert not isinstance(model(torch.randn(5, 20)), DTensor)
+
+
+def test_functions_without_a_module_are_deprecated(ranks):
+    if ranks.kind == "threads":
+        pytest.skip("Python's warnings are those of all threads")
+    ranks(warn_of_two_arguments)
+
+
+def change_types(w):
+    mesh = w.mesh()
+    for tensor in (
+        DTensor.from_local(torch.rand(10), mesh, [Replicate()]),
+        distribute_tensor(torch.rand(10), mesh, [Shard(0)]),
+    ):
+        half = tensor.to(torch.bfloat16)
+        assert half.dtype == half._local_tensor.dtype == torch.bfloat16
+    model = distribute_module(Mlp(10, 10), mesh).to(torch.bfloat16)
+    weight = model.seq[0].weight
+    assert weight.dtype == weight._local_tensor.dtype == torch.bfloat16
+    model = distribute_module(Mlp(10, 10), mesh)
+    with torch.autocast(device_type="cpu", dtype=torch.bfloat16):
+        assert model(distribute_tensor(torch.rand(10), mesh, [Replicate()])).dtype == torch.bfloat16
+
+
+def test_casts_and_autocast_reach_the_shards(ranks):
+    ranks(change_types)
+
+
+def start_on_meta(w):
+    mesh = w.mesh()
+
+    def split(name, module, on):
+        for key, parameter in list(module._parameters.items()):
+            placed = torch.empty_like(distribute_tensor(parameter, on, [Shard(0)]), device=on.device_type)
+            module.register_parameter(key, nn.Parameter(placed))
+
+    model = distribute_module(Mlp(5 * w.size, 20, device="meta"), mesh, split)
+    for parameter in model.parameters():
+        assert isinstance(parameter, DTensor) and isinstance(parameter, nn.Parameter)
+        assert not parameter.is_meta and parameter.device.type == "cpu"
+        assert parameter.to_local().shape[0] == parameter.shape[0] // w.size
+
+
+def test_a_model_on_meta_is_made_shard_by_shard(ranks):
+    ranks(start_on_meta)
+
+
+def stay_in_place(w):
+    mesh = w.mesh()
+    linear = nn.Linear(4, 4)
+    weight = linear.weight
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
+    distribute_module(linear, mesh)
+    assert linear.weight is weight and isinstance(weight, DTensor) and weight.is_leaf
+    before = weight.full_tensor().clone()
+    linear(distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])).sum().backward()
+    optimizer.step()
+    w.same(weight.full_tensor(), before - 0.1 * 4)
+
+
+def test_parameters_change_in_place_so_that_optimizers_see_them(ranks):
+    ranks(stay_in_place)
+
+
+def make_and_redistribute(w):
+    mesh = w.mesh(2, 2, names=("dp", "tp"))
+    x = DTensor.from_local(torch.full((2, 3), float(w.rank)), mesh, [Shard(0), Partial()])
+    assert x.shape == (4, 3)
+    w.same(x.full_tensor(), torch.tensor([[1.0] * 3] * 2 + [[5.0] * 3] * 2))
+    assert x.redistribute(placements=[Replicate(), Shard(1)]).placements == (Replicate(), Shard(1))
+    assert x.redistribute(mesh, [Shard(0), Shard(1)], forward_dtype=torch.float64).dtype == torch.float64
+    uneven = torch.ones(3 if w.rank < 3 else 1)
+    flat = DeviceMesh("cpu", list(range(w.size)))
+    assert DTensor.from_local(uneven, flat, [Shard(0)], shape=torch.Size([10]), stride=(1,)).shape == (10,)
+    if w.kind != "fake":  # sizes are exchanged
+        assert DTensor.from_local(uneven, flat, [Shard(0)], run_check=True).shape == (10,)
+    with mesh:
+        assert DTensor.from_local(torch.ones(2)).placements == (Replicate(), Replicate())
+        assert distribute_tensor(torch.ones(2)).device_mesh == mesh
+
+
+def test_from_local_and_redistribute_take_what_pytorch_takes(ranks):
+    ranks(make_and_redistribute)
+
+
+def make_new(w):
+    mesh = w.mesh()
+    for factory, value in ((meshtorch.zeros, 0.0), (meshtorch.ones, 1.0)):
+        made = factory(5, 2, device_mesh=mesh, placements=[Shard(0)], dtype=torch.float64, requires_grad=True)
+        assert made.is_leaf and made.requires_grad
+        w.same(made.full_tensor(), torch.full((5, 2), value, dtype=torch.float64))
+    w.same(meshtorch.full((5, 2), 7, device_mesh=mesh).full_tensor(), torch.full((5, 2), 7.0))
+    assert meshtorch.empty((5, 2), device_mesh=mesh, placements=[Shard(1)]).shape == (5, 2)
+    with pytest.raises(NotImplementedError, match="use torch.strided"):
+        meshtorch.zeros(2, device_mesh=mesh, layout=torch.sparse_coo)
+    drawn = []
+    for placements in ([Shard(0)], [Shard(1)], [Replicate()]):
+        meshtorch.manual_seed(7)
+        drawn.append([f(5, 3, device_mesh=mesh, placements=placements) for f in (meshtorch.rand, meshtorch.randn)])
+    for other in drawn[1:]:
+        for a, b in zip(drawn[0], other):
+            w.same(a.full_tensor(), b.full_tensor(), rtol=0, atol=0)
+
+
+def test_factories_make_one_global_tensor_for_any_placements(ranks):
+    ranks(make_new)

@@ -1,0 +1,96 @@
+"""DeviceMesh under PyTorch's names, with its exceptions."""
+
+import os
+import subprocess
+import sys
+
+import meshtorch
+import pytest
+import torch
+from meshtorch import DeviceMesh, init_device_mesh
+
+
+def look_at_a_mesh(w):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    assert (mesh.ndim, mesh.shape, mesh.size(), mesh.size(1), mesh.device_type) == (2, (2, 2), 4, 2, "cpu")
+    assert mesh.mesh_dim_names == ("dp", "tp") and mesh.mesh.tolist() == [[0, 1], [2, 3]]
+    assert mesh.mesh.dtype == torch.int32
+    assert mesh.get_rank() == w.rank and mesh.get_coordinate() == (w.rank // 2, w.rank % 2)
+    assert mesh.get_local_rank("dp") == w.rank // 2 and mesh.get_local_rank(1) == w.rank % 2
+    assert mesh["tp"].shape == (2,) and mesh["dp", "tp"] == mesh and mesh["tp"].get_local_rank() == w.rank % 2
+    assert mesh["tp"].get_group() == mesh.get_group("tp") == mesh.get_all_groups()[1]
+    assert mesh._flatten("all").shape == (4,) and mesh["all"].mesh.tolist() == [0, 1, 2, 3]
+    assert init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp")) == mesh != init_device_mesh("cpu", (2, 2))
+    assert hash(mesh) == hash(init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp")))
+    assert repr(mesh) == "DeviceMesh((dp=2, tp=2), [[0, 1], [2, 3]], cpu)"
+    part = DeviceMesh("cpu", [1, 2])
+    assert part.get_coordinate() == ({1: (0,), 2: (1,)}.get(w.rank))
+    assert init_device_mesh("cpu", (2,)).mesh.tolist() == [0, 1]  # the first ranks, as PyTorch has it
+
+
+def test_a_mesh_tells_what_it_is(ranks):
+    ranks(look_at_a_mesh)
+
+
+def misuse_a_mesh(w):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    for wrong, error, match in (
+        (lambda: mesh["pp"], KeyError, "has no axis"),
+        (lambda: mesh["tp", "dp"], KeyError, "keep the mesh's order"),
+        (lambda: mesh.get_group("pp"), KeyError, "has no axis"),
+        (lambda: mesh.get_group(), RuntimeError, "mesh_dim"),
+        (lambda: mesh.get_local_rank(), RuntimeError, "mesh_dim"),
+        (lambda: mesh.size(2), IndexError, "no axis 2"),
+        (lambda: init_device_mesh("cpu", (4,))["x"], RuntimeError, "without mesh_dim_names"),
+        (lambda: init_device_mesh("cpu", (4,), mesh_dim_names=("a", "b")), RuntimeError, "same length"),
+        (lambda: init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "a")), RuntimeError, "unique"),
+        (lambda: init_device_mesh("cpu:0", (4,)), RuntimeError, "index is not supported"),
+        (lambda: init_device_mesh("cpu", (8,)), ValueError, "not in the world of 4 ranks"),
+        (lambda: DeviceMesh("cpu", [0, 0]), ValueError, "twice"),
+    ):
+        with pytest.raises(error, match=match):
+            wrong()
+
+
+def test_wrong_uses_raise_what_pytorch_raises(ranks):
+    ranks(misuse_a_mesh)
+
+
+def run_alone(program, **environment):
+    variables = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    return subprocess.run(
+        [sys.executable, "-c", program], env=variables | environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_without_torch_distributed_a_world_is_made_from_the_environment():
+    program = """
+import meshtorch, torch
+mesh = meshtorch.init_device_mesh("cpu", (1,))
+x = meshtorch.distribute_tensor(torch.arange(3.0), mesh, [meshtorch.Shard(0)])
+print(mesh.get_group(), x.sum().item(), torch.distributed.is_initialized())
+"""
+    done = run_alone(program, RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "Group(rank=0, ranks=[0]) 3.0 False\n"
+    lost = run_alone(program)
+    assert lost.returncode == 1 and "RANK" in lost.stderr
+
+
+def test_the_world_follows_that_of_torch_distributed():
+    import worlds
+
+    for size in (2, 3):
+        with worlds.fake_group(size):
+            assert init_device_mesh("cpu", (size,)).size() == size
+
+
+def test_an_error_of_a_thread_rank_is_raised_by_spawn():
+    def fail(rank):
+        mesh = init_device_mesh("cpu", (2,))
+        if rank == 1:
+            raise KeyError("one rank fails")
+        meshtorch.functional_collectives.barrier(mesh)
+
+    with pytest.raises(KeyError, match="one rank fails"):
+        meshtorch.spawn(2, fail, timeout=20)

@@ -1,0 +1,28 @@
+// What happens around a wait for other ranks: a language that embeds the library lets its lock go, so that
+// the ranks that are waited for can run.
+#pragma once
+
+namespace meshtorch {
+
+// `begin` runs before a wait and gives a token, `end` after it with that token.
+struct BlockingHooks {
+  void* (*begin)() = nullptr;
+  void (*end)(void* token) = nullptr;
+};
+
+// For all ranks of the process, once, before there are any.
+void set_blocking_hooks(const BlockingHooks& hooks);
+
+// Alive while the thread waits for another rank. No lock may be taken before it and released after it.
+class Blocking {
+ public:
+  Blocking();
+  ~Blocking();
+  Blocking(const Blocking&) = delete;
+  Blocking& operator=(const Blocking&) = delete;
+
+ private:
+  void* token_ = nullptr;
+};
+
+}  // namespace meshtorch

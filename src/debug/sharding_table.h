@@ -1,0 +1,15 @@
+// The table of how parameters lie, for modules of either language.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace meshtorch {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+std::string sharding_table(const NamedTensors& parameters);
+
+}  // namespace meshtorch
