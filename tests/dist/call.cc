@@ -233,6 +233,7 @@ Tensor TensorText::make(int64_t seed) const {
   const Tensor plain = numbers(sizes, torch::kDouble, seed);
   if (kind == "p") return plain.abs() + 0.25;
   if (kind == "u") return plain / 2.5;
+  if (kind == "q") return torch::sigmoid(plain);
   if (kind == "d") return distinct(sizes) + static_cast<double>(seed) / 7;
   if (kind == "m") return plain.matmul(plain.mT()) + diagonal_of(sizes, 4);
   if (kind == "l") return plain.tril() + diagonal_of(sizes, 4);
