@@ -49,9 +49,7 @@ bool RuleCall::suits_kernels(const Choice& choice, const Shape& mesh) const {
   for (std::size_t i = 0; i < order_.size(); ++i) {
     const Shape shape = operand(i).tensor.sizes().vec();
     const Shape smallest = local_shape(shape, choice.operands[i], mesh, last);
-    for (std::size_t dim = 0; dim < shape.size(); ++dim) {
-      if (shape[dim] > 0 && smallest[dim] == 0) return false;
-    }
+    if (std::find(smallest.begin(), smallest.end(), 0) != smallest.end()) return false;
   }
   return true;
 }
