@@ -59,7 +59,7 @@ struct TensorPattern {
 
 // A rule as data: the operands' patterns, then the results'. Names point into the rule's text.
 struct RulePatterns {
-  static constexpr int kMaxTensors = 12;
+  static constexpr int kMaxTensors = 16;
 
   int operand_count = 0;
   int tensor_count = 0;

@@ -144,7 +144,8 @@ CallKey Handler::key() const {
   key.push_back(reinterpret_cast<std::int64_t>(&info_));
   for (const Operand& operand : operands_) {
     key.push_back(reinterpret_cast<std::int64_t>(operand.meta != nullptr ? operand.meta->layout : nullptr));
-    key.push_back((static_cast<std::int64_t>(operand.argument) << 32) |
+    key.push_back((static_cast<std::int64_t>(operand.element) << 48) |
+                  (static_cast<std::int64_t>(operand.argument) << 32) |
                   (static_cast<std::int64_t>(operand.tensor.scalar_type()) << 16) |
                   (operand.tensor.dim() << 8) | static_cast<std::int64_t>(operand.tensor.device().type()));
     for (const std::int64_t size : operand.tensor.sizes()) key.push_back(size);

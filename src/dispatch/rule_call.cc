@@ -52,9 +52,7 @@ bool RuleCall::leaves_a_shard_empty(const Choice& choice, const Shape& mesh) con
   for (std::size_t i = 0; i < order_.size(); ++i) {
     const Shape shape = operand(i).tensor.sizes().vec();
     const Shape smallest = local_shape(shape, choice.operands[i], mesh, last);
-    for (std::size_t dim = 0; dim < shape.size(); ++dim) {
-      if (shape[dim] > 0 && smallest[dim] == 0) return true;
-    }
+    if (std::find(smallest.begin(), smallest.end(), 0) != smallest.end()) return true;
   }
   return false;
 }
@@ -62,6 +60,10 @@ bool RuleCall::leaves_a_shard_empty(const Choice& choice, const Shape& mesh) con
 // Zeros in, nothing out: right if the results are parts, or terms of sums to which nothing else adds.
 bool RuleCall::allows_stand_ins(const Choice& choice) const {
   if (info_.writes || info_.takes_lists) return false;
+  // A tensor without elements anywhere is the operator's own matter.
+  for (const std::size_t o : order_) {
+    if (operands_[o].tensor.numel() == 0) return false;
+  }
   const auto& returns = info_.op.schema().returns();
   if (static_cast<int>(returns.size()) != bound_->result_count()) return false;
   const auto is_list = [](const c10::Argument& result) {

@@ -125,6 +125,45 @@ void norm_scalar_opt_dim(Handler& call) {
                           call.argument(3).toBool(), std::nullopt));
 }
 
+// The distance of two tensors is the norm of their difference.
+void dist(Handler& call) {
+  const at::Tensor difference = call.argument(0).toTensor() - call.argument(1).toTensor();
+  call.finish(vector_norm(difference, order_of(call.argument(2)), reduced_dims(difference), false, std::nullopt));
+}
+
+void foreach_norm(Handler& call) {
+  std::vector<at::Tensor> norms;
+  for (const at::Tensor& t : call.argument(0).toTensorVector()) {
+    norms.push_back(
+        vector_norm(t, order_of(call.argument(1)), reduced_dims(t), false, dtype_of(call.argument(2))));
+  }
+  call.finish(std::move(norms));
+}
+
+void allclose(Handler& call) {
+  const at::Tensor is_close = at::isclose(call.argument(0).toTensor(), call.argument(1).toTensor(),
+                                          call.argument(2).toDouble(), call.argument(3).toDouble(),
+                                          call.argument(4).toBool());
+  call.finish(is_close.all().item().toBool());
+}
+
+void is_same_size(Handler& call) {
+  call.finish(call.argument(0).toTensor().sizes() == call.argument(1).toTensor().sizes());
+}
+
+// Equal limits stand for none: they are the smallest and the largest element; if these are equal, one to each side of them.
+void histc(Handler& call) {
+  const at::Tensor self = call.operands()[0].tensor;
+  if (call.argument(2).toScalar().toDouble() == call.argument(3).toScalar().toDouble() && self.numel() > 0) {
+    const double low = self.min().item().toDouble();
+    const double high = self.max().item().toDouble();
+    const double margin = low == high ? 1 : 0;
+    call.argument(2) = low - margin;
+    call.argument(3) = high + margin;
+  }
+  call.run_by_rule();
+}
+
 // Variance from sums: right for shards of any size.
 void var_correction(Handler& call) {
   const at::Tensor& self = call.operands()[0].tensor;
@@ -232,6 +271,11 @@ void (*special_operator(const std::string& name))(Handler&) {
   static const std::unordered_map<std::string, void (*)(Handler&)> operators{
       {"_local_scalar_dense", local_scalar_dense},
       {"equal", equal},
+      {"allclose", allclose},
+      {"is_same_size", is_same_size},
+      {"histc", histc},
+      {"dist", dist},
+      {"_foreach_norm.Scalar", foreach_norm},
       {"copy_", copy},
       {"mean", mean},
       {"mean.dim", mean_dim},

@@ -59,4 +59,16 @@ std::vector<std::int64_t> StackCall::integers(std::string_view argument) const {
   return all;
 }
 
+std::vector<OpCall::Index> StackCall::indices(std::string_view tensor_list) const {
+  const std::size_t i = index(tensor_list);
+  std::vector<Index> all(arguments_[i].toListRef().size(), Index::none);
+  for (const Operand& operand : operands_) {
+    if (operand.argument != i) continue;
+    const at::ScalarType type = operand.tensor.scalar_type();
+    const bool is_mask = type == at::kBool || type == at::kByte;
+    all[static_cast<std::size_t>(operand.element)] = is_mask ? Index::mask : Index::places;
+  }
+  return all;
+}
+
 }  // namespace meshtorch

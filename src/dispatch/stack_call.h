@@ -21,6 +21,7 @@ class StackCall : public OpCall {
   std::int64_t integer(std::string_view argument) const override;
   bool flag(std::string_view argument) const override;
   std::vector<std::int64_t> integers(std::string_view argument) const override;
+  std::vector<Index> indices(std::string_view tensor_list) const override;
 
   std::size_t index(std::string_view argument) const;
 

@@ -36,6 +36,11 @@ double scale_of(const at::Tensor& tensor) {
   return std::max(1.0, sizes.masked_fill(sizes.isfinite().logical_not_(), 0).max().item<double>());
 }
 
+bool has_terms(const at::Tensor& tensor) {
+  if (at::isIntegralType(tensor.scalar_type(), true)) return true;
+  return tensor.abs().to(at::kDouble).lt(1e30).all().item<bool>();
+}
+
 // New tensors have arbitrary numbers.
 bool leaves_values_open(const std::string& operator_name) {
   return operator_name.find("empty") != std::string::npos;
@@ -61,7 +66,7 @@ class CallProver {
 
   // False if there is nothing to prove.
   bool begin() {
-    if (!call_) return false;
+    if (!call_ || (call_->use().needs_elements && has_empty_operand())) return false;
     try {
       expected_ = run(arguments_, {});
     } catch (const std::exception&) {
@@ -93,6 +98,11 @@ class CallProver {
   }
 
  private:
+  bool has_empty_operand() const {
+    return std::any_of(operands_.begin(), operands_.end(),
+                       [](const Operand& operand) { return operand.tensor.numel() == 0; });
+  }
+
   std::vector<Choice> claims_on(const Shape& mesh) const {
     return claims(*call_->bound(), call_->use().contracted, mesh);
   }
@@ -117,13 +127,15 @@ class CallProver {
     return outcome;
   }
 
-  // A pending sum of truth values, or an average of whole numbers, means nothing.
+  // A pending sum of truth values, or an average of whole numbers, means nothing; and no terms add up to
+  // numbers that are not finite, or nearly not.
   bool is_possible(const Choice& claim) const {
     for (std::size_t i = 0; i < claim.operands.size(); ++i) {
-      const at::ScalarType type = call_->operand(i).tensor.scalar_type();
+      const at::Tensor& tensor = call_->operand(i).tensor;
       for (const Placement& p : claim.operands[i]) {
-        if (p.is_partial() && type == at::kBool) return false;
-        if (p.is_partial(ReduceOp::avg) && at::isIntegralType(type, true)) return false;
+        if (!p.is_partial()) continue;
+        if (tensor.scalar_type() == at::kBool || !has_terms(tensor)) return false;
+        if (p.is_partial(ReduceOp::avg) && at::isIntegralType(tensor.scalar_type(), true)) return false;
       }
     }
     return true;

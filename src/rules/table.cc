@@ -85,6 +85,7 @@ const RuleTable& rule_table() {
     add_reduce_rules(ops);
     add_view_rules(ops);
     add_join_rules(ops);
+    add_linalg_rules(ops);
     add_index_rules(ops);
     add_loss_rules(ops);
     add_factory_rules(ops);

@@ -31,6 +31,9 @@ class OpCall {
   virtual std::int64_t integer(std::string_view argument) const = 0;
   virtual bool flag(std::string_view argument) const = 0;
   virtual std::vector<std::int64_t> integers(std::string_view argument) const = 0;
+  // For each element of a list of optional tensors: not given, places, or truth values that stand for places.
+  enum class Index : std::uint8_t { none, places, mask };
+  virtual std::vector<Index> indices(std::string_view /*tensor_list*/) const { return {}; }
 };
 
 // What changes when an operator runs on shards instead of whole tensors.
@@ -125,6 +128,7 @@ void add_reduce_rules(RuleTable& ops);
 void add_norm_rules(RuleTable& ops);
 void add_view_rules(RuleTable& ops);
 void add_join_rules(RuleTable& ops);
+void add_linalg_rules(RuleTable& ops);
 void add_index_rules(RuleTable& ops);
 void add_conv_rules(RuleTable& ops);
 void add_attention_rules(RuleTable& ops);

@@ -1,35 +1,22 @@
-// Operators with inputs to try them on: the one table behind the operator tests.
+// The one table of operators with inputs to try them on: samples.txt, in which every line is calls of operators.
 #pragma once
 
-#include "numbers.h"
+#include "call.h"
 
 namespace meshtorch::testing {
 
-using TensorFunction = std::function<std::vector<torch::Tensor>(const std::vector<torch::Tensor>&)>;
+// All lines, one call for each operator that a line names.
+const std::vector<Call>& all_samples();
 
-struct Sample {
-  std::string name;
-  std::vector<torch::Tensor> inputs;  // floating ones are differentiated
-  TensorFunction run;
-};
+// The calls in the table of this operator. An in-place or out= variant takes those of the operator that it is a
+// variant of, with new tensors to write to.
+std::vector<Call> samples_of(const c10::OperatorHandle& op);
 
-struct Run {
-  std::vector<torch::Tensor> results;
-  std::vector<torch::Tensor> gradients;
-};
+// The call of `variant` with the arguments of `sample`; nothing if it has others. What it writes besides are
+// tensors like the results of the sample.
+std::optional<Call> as_variant(const Call& sample, const c10::OperatorHandle& variant);
 
-// Runs the sample and differentiates a fixed weighting of its results.
-Run run_sample(const Sample& sample, std::vector<torch::Tensor> inputs,
-               const std::function<torch::Tensor(const torch::Tensor&)>& as_weight);
-
-// One family a function, each in its own part of samples.cc.
-std::vector<Sample> pointwise_samples();
-std::vector<Sample> matmul_samples();
-std::vector<Sample> reduction_samples();
-std::vector<Sample> view_samples();
-std::vector<Sample> index_samples();
-std::vector<Sample> network_samples();
-
-std::vector<Sample> all_samples();
+// Why an operator is only called as its samples say, or not at all; empty for most.
+std::string reason_not_to_draw(const std::string& name);
 
 }  // namespace meshtorch::testing

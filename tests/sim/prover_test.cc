@@ -3,13 +3,14 @@
 
 #include <set>
 
-#include "calls.h"
+#include "../dist/numbers.h"
+#include "../dist/placed_call.h"
+#include "../dist/samples.h"
+#include "pointwise_calls.h"
 #include "prove/call_check.h"
 
 namespace meshtorch::testing {
 namespace {
-
-using torch::Tensor;
 
 // Proves each call that differs from those before it, and remembers which rules were bound.
 class Prover {
@@ -22,17 +23,20 @@ class Prover {
                                  {.meshes = {{2, 2}, {3, 2}}, .with_smaller_calls = false}));
   }
 
-  // Runs forward and backward on a mesh of one rank, and proves every operator that comes along.
-  void prove_sample(const Sample& sample) {
-    set_call_check(
-        [&](const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) { prove_call(info, arguments); });
-    const mt::DeviceMesh mesh = line(1);
-    const auto distributed = [&](const Tensor& t) -> Tensor {
-      return mt::distribute_tensor(t, mesh, {mt::Replicate()});
-    };
-    std::vector<Tensor> inputs;
-    for (const Tensor& t : sample.inputs) inputs.push_back(distributed(t));
-    run_sample(sample, inputs, distributed);
+  // The call itself; then, forward and backward on a mesh of one rank, every operator that comes along.
+  void prove_sample(const Call& call) {
+    prove_call(operator_info(call.op), call.stack(call.tensors()));
+    const std::optional<Run> expected = plain_run(call);
+    if (!expected) return;
+    set_call_check([&](const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
+      prove_call(info, arguments);
+    });
+    const std::vector<mt::Placements> whole(call.tensors().size(), {mt::Replicate()});
+    try {
+      run_on_rank({call, {1}, whole}, line(1), *expected);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << call.to_string() << "\n" << error.what();
+    }
     set_call_check({});
   }
 
@@ -54,32 +58,19 @@ class Prover {
   std::set<std::string> mistaken_;  // one message an operator
 };
 
-bool runs_plain(const Sample& sample) {
-  try {
-    run_sample(sample, sample.inputs, [](const Tensor& w) { return w; });
-    return true;
-  } catch (const std::exception&) {
-    return false;  // it has no derivative
-  }
-}
-
 TEST(RuleProof, EveryClaimOfEveryRuleHolds) {
   set_fallback_policy(FallbackPolicy::silent);
   Prover prover;
   on_ranks(1, [&](int) {
-    for (const Sample& sample : all_samples()) prover.prove_sample(sample);
-    for (const Call& call : all_calls()) {
-      prover.prove_call(operator_named(call.op), arguments_of(call));
-      const Sample sample = sample_of(call);
-      if (runs_plain(sample)) prover.prove_sample(sample);
-    }
+    for (const Call& call : all_samples()) prover.prove_sample(call);
+    for (const Call& call : pointwise_calls()) prover.prove_sample(call);
   });
   set_fallback_policy(FallbackPolicy::warn);
   std::string missing;
   for (const auto& [name, entry] : rule_table().entries()) {
     if (!prover.proved.contains(name)) missing += " " + name;
   }
-  EXPECT_EQ(missing, "") << "add a line for each of these to one of the tables in tests/sim";
+  EXPECT_EQ(missing, "") << "add a line for each of these to tests/dist/samples.txt";
   std::cout << prover.calls << " calls, " << prover.claims << " claims, " << prover.passed_over
             << " passed over\n";
 }

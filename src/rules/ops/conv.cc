@@ -77,6 +77,11 @@ void add_pooling(RuleTable& ops) {
   for (const char* op : {"max_pool3d_with_indices_backward", "adaptive_max_pool3d_backward"}) {
     ops.add(op, "*a.. _ _ _, a.. d! h! w!, a.. _ _ _ -> a.. d! h! w!").shape_only("self");
   }
+  ops.add("fractional_max_pool2d", "n c _ _, n c _ -> n c _ _, n c _ _");
+  ops.add("fractional_max_pool3d", "n c _ _ _, n c _ -> n c _ _ _, n c _ _ _");
+  ops.add("fractional_max_pool2d_backward", "*a.. _ _, a.. h! w!, a.. _ _ -> a.. h! w!").shape_only("self");
+  ops.add("fractional_max_pool3d_backward", "*a.. _ _ _, a.. d! h! w!, a.. _ _ _ -> a.. d! h! w!")
+      .shape_only("self");
   ops.add("max_unpool2d", "*a.. _ _, a.. _ _ -> a.. _ _");
   ops.add("max_unpool3d", "*a.. _ _ _, a.. _ _ _ -> a.. _ _ _");
 }
@@ -142,7 +147,27 @@ void add_interpolation(RuleTable& ops) {
     ops.add(op, "*n c _ _ _ -> n c _ _ _").local(input_size);
   }
   ops.add({"grid_sampler_2d", "_grid_sampler_2d_cpu_fallback"}, "*n c _ _, n h w _ -> n c h w");
+  ops.add({"grid_sampler_2d_backward", "_grid_sampler_2d_cpu_fallback_backward"},
+          "*n _ _ _, n _ _ _, n _ _ _ -> n _ _ _, n _ _ _");
+  ops.add("grid_sampler_3d_backward", "*n _ _ _ _, n _ _ _ _, n _ _ _ _ -> n _ _ _ _, n _ _ _ _");
   ops.add("grid_sampler_3d", "*n c _ _ _, n d h w _ -> n c d h w");
+}
+
+// ---- the convolutions that others are made of ----
+
+void add_direct_convolutions(RuleTable& ops) {
+  const auto by_rank = [&](std::initializer_list<const char*> names, std::size_t rank, Rule rule) {
+    for (const char* op : names) {
+      ops.choose(op, [rank, rule](const OpCall& call) -> RuleUse {
+        return {call.shape("self").size() == rank ? rule : Rule("_.., _.., _..? -> _..")};
+      });
+    }
+  };
+  by_rank({"_slow_conv2d_forward", "slow_conv_dilated2d"}, 4, "n c! s..!, o c! k..!, o? -> n o _..");
+  by_rank({"slow_conv3d_forward", "slow_conv_dilated3d"}, 5, "n c! s..!, o c! k..!, o? -> n o _..");
+  by_rank({"slow_conv_transpose2d"}, 4, "n c! s..!, c! o k..!, o? -> n o _..");
+  by_rank({"slow_conv_transpose3d"}, 5, "n c! s..!, c! o k..!, o? -> n o _..");
+  ops.add("conv_tbc", "*_ b c, *_ c o, +o -> _ b o");
 }
 
 // ---- patches ----
@@ -163,6 +188,7 @@ void add_conv_rules(RuleTable& ops) {
   add_pooling(ops);
   add_padding(ops);
   add_interpolation(ops);
+  add_direct_convolutions(ops);
   add_patches(ops);
 }
 

@@ -1,4 +1,5 @@
 // Rules of operators that look up, or write to, the places that an index tensor names.
+#include <algorithm>
 #include <optional>
 
 #include "rules/table.h"
@@ -133,6 +134,93 @@ void add_elementwise(RuleTable& ops) {
              [](const OpCall& call) { return scatter_src(call, "", ""); });
 }
 
+// ---- indices for some dims, or a mask over them ----
+
+// The dims of `self`, of the indices, and of what is taken from `self` or put there.
+struct Indexed {
+  std::string self, indices, taken;
+  Shape taken_sizes;  // of places
+  bool is_mask = false;
+};
+
+// Dims that no index names may be split, and so may the places, if all indices have one shape. They come where
+// the indexed dims were, or first if dims lie between those. Of masks, one alone.
+std::optional<Indexed> indexed_dims(const OpCall& call) {
+  using Index = OpCall::Index;
+  const Shape self = call.shape("self");
+  const std::vector<Shape> shapes = call.shapes("indices");
+  const std::vector<Index> indices = call.indices("indices");
+  if (shapes.empty() || self.size() >= TensorPattern::kMaxDims) return std::nullopt;
+  const auto masks = std::count(indices.begin(), indices.end(), Index::mask);
+  const bool is_mask = masks == 1 && shapes.size() == 1;
+  if ((masks > 0 && !is_mask) || !std::all_of(shapes.begin(), shapes.end(), [&](const Shape& s) {
+        return s == shapes[0];
+      })) {
+    return std::nullopt;
+  }
+  const auto first = std::find_if(indices.begin(), indices.end(), [](Index i) { return i != Index::none; });
+  const auto last_end = std::find_if(indices.rbegin(), indices.rend(), [](Index i) { return i != Index::none; }).base();
+  const bool is_adjacent = std::find(first, last_end, Index::none) == last_end;
+  const std::string places = is_mask ? " _" : " i..";
+  Indexed text{"", is_mask ? " _.." : " i..", is_adjacent ? "" : places, is_adjacent ? Shape{} : shapes[0], is_mask};
+  std::size_t d = 0;
+  const auto keep = [&] {
+    const std::string name = " x" + std::to_string(d);
+    text.self += name;
+    text.taken += name;
+    text.taken_sizes.push_back(self[d++]);
+  };
+  for (auto index = indices.begin(); index != indices.end(); ++index) {
+    const std::size_t width = *index == Index::mask ? shapes[0].size() : 1;
+    if (d + width > self.size()) return std::nullopt;
+    if (*index == Index::none) {
+      keep();
+      continue;
+    }
+    if (index == first && is_adjacent) {
+      text.taken += places;
+      text.taken_sizes.insert(text.taken_sizes.end(), shapes[0].begin(), shapes[0].end());
+    }
+    for (std::size_t end = d + width; d < end; ++d) text.self += " s" + std::to_string(d) + "!";
+  }
+  while (d < self.size()) keep();
+  return text;
+}
+
+RuleUse index(const OpCall& call) {
+  const auto text = indexed_dims(call);
+  if (!text) return {"_.., _..[] -> _.."};
+  return {Rule::parse("*" + text->self + "," + text->indices + "[] ->" + text->taken)};
+}
+
+// One number for all that a mask names: element by element.
+RuleUse put_by_mask(const OpCall& call, const Indexed& text) {
+  if (!call.shape("values").empty()) return {"_.., _..[], _.. -> _.."};
+  std::string self, mask;
+  for (std::size_t d = 0; d < call.shape("self").size(); ++d) {
+    const std::string number = std::to_string(d);
+    self += " x" + number;
+    if (text.self.find(" s" + number + "!") != std::string::npos) mask += " x" + number;
+  }
+  return {Rule::parse(self + "," + mask + "[], ->" + self)};
+}
+
+// What is added may be split along the places; what replaces may not.
+RuleUse index_put(const OpCall& call) {
+  const auto text = indexed_dims(call);
+  if (text && text->is_mask) return put_by_mask(call, *text);
+  if (!text || call.shape("values") != text->taken_sizes) return {"_.., _..[], _.. -> _.."};
+  if (call.flag("accumulate")) {
+    return {Rule::parse("+" + text->self + "," + text->indices + "[], *" + text->taken + " ->" + text->self)};
+  }
+  return {Rule::parse("+" + text->self + ", i..![], +" + text->taken + " ->" + text->self)};
+}
+
+void add_indexing(RuleTable& ops) {
+  ops.choose({"index.Tensor", "_unsafe_index.Tensor"}, index);
+  ops.choose({"index_put", "_unsafe_index_put", "_index_put_impl"}, index_put);
+}
+
 // ---- an index into all elements, or into a sorted list ----
 
 RuleUse searchsorted(const OpCall& call) {
@@ -153,6 +241,7 @@ void add_index_rules(RuleTable& ops) {
   add_embedding(ops);
   add_along_dim(ops);
   add_elementwise(ops);
+  add_indexing(ops);
   add_lookups(ops);
 }
 

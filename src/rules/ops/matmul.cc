@@ -13,6 +13,14 @@ RuleUse addmv(const OpCall& call) {
   return {"+m, *m k, *k -> m"};
 }
 
+// Not linear: what is contracted must be whole.
+RuleUse addmm_activation(const OpCall& call) {
+  const Shape self = call.shape("self");
+  const Shape columns = call.shape("mat2");
+  if (columns.size() == 2 && self == Shape{columns[1]}) return {"n, m k!, k! n -> m n"};
+  return {"_.., _.., _.. -> _.."};
+}
+
 }  // namespace
 
 void add_matmul_rules(RuleTable& ops) {
@@ -25,6 +33,7 @@ void add_matmul_rules(RuleTable& ops) {
   ops.add("addbmm", "+..., *b m k, *b k n -> m n");
   ops.choose("addmv", addmv);
   ops.add("addr", "+..., *m, *n -> m n");
+  ops.choose("_addmm_activation", addmm_activation);
   ops.add("_int_mm", "m k, k n -> m n");
   ops.add("_foreach_mm", "*m k[], *k n[] -> m n[]");
   ops.add("linalg_cross", "*a.. x! b.., *a.. x! b.. -> a.. x! b..").at("x", "dim");

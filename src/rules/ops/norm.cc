@@ -56,8 +56,32 @@ RuleUse batch_norm_without_statistics(const OpCall& call) {
 void add_batch_norms(RuleTable& ops) {
   ops.choose({"native_batch_norm", "_native_batch_norm_legit"}, batch_norm);
   ops.choose("_native_batch_norm_legit.no_stats", batch_norm_without_statistics);
+  ops.add("_native_batch_norm_legit_no_training", "n c s.., c?, c?, c, c -> n c s.., +_, +_");
+  ops.choose("_native_batch_norm_legit_functional", [](const OpCall& call) -> RuleUse {
+    if (call.flag("training")) return {"n! c s..!, c?, c?, c, c -> n! c s..!, c, c, c, c"};
+    return {"_.., _..?, _..?, _.., _.. -> _.., _.., _.., _.., _.."};
+  });
+  ops.add("batch_norm_update_stats", "n! c s..!, c?, c? -> c, c");
   // The kernel of LibTorch 2.13 dies (it divides by zero) where a rank has no batch or no channel.
   ops.add("native_batch_norm_backward", "*n! c! s..!, n! c! s..!, _?, _?, _?, _?, _? -> n! c! s..!, c!, c!");
+}
+
+// A weight as direction and length. The lengths are over all dims but one: the first, or the last, which is
+// not split.
+RuleUse weight_norm(const OpCall& call, const char* weight, Rule first, Rule whole) {
+  const auto rank = static_cast<std::int64_t>(call.shape(weight).size());
+  if (call.integer("dim") != 0 || rank == 0) return {whole};
+  return {first, {.lengths = {{"r", rank - 1}}, .positions = {}, .sizes = {}}};
+}
+
+void add_weight_norms(RuleTable& ops) {
+  ops.choose("_weight_norm_interface", [](const OpCall& call) {
+    return weight_norm(call, "v", "n r..!, n 1.. -> n r..!, n 1..", "_.., _.. -> _.., _..");
+  });
+  ops.choose("_weight_norm_interface_backward", [](const OpCall& call) {
+    return weight_norm(call, "saved_v", "*n r..!, n r..!, n 1.., n 1.. -> n r..!, n 1..",
+                       "_.., _.., _.., _.. -> _.., _..");
+  });
 }
 
 }  // namespace
@@ -67,6 +91,7 @@ void add_norm_rules(RuleTable& ops) {
   add_layer_norms(ops);
   add_group_norms(ops);
   add_batch_norms(ops);
+  add_weight_norms(ops);
 }
 
 }  // namespace meshtorch

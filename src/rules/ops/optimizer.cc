@@ -46,12 +46,27 @@ void add_binary(RuleTable& ops) {
   ops.add("_foreach_copy", "...[], ...[] -> ...[]").shape_only("self");
 }
 
+// The steps are counted on each rank; a scale and the mark of an overflow are one number each. State that an
+// optimizer does without is an empty list.
+void add_fused(RuleTable& ops) {
+  for (const std::string op : {"_fused_adam", "_fused_adamw"}) {
+    ops.add(op,
+            "a..[], a..[], a..[], a..[], a..[], _..[], _..?, _..? -> a..[], a..[], a..[], a..[], a..[]");
+    ops.add(op + ".tensor_lr",
+            "a..[], a..[], a..[], a..[], a..[], _..[], _.., _..?, _..? -> a..[], a..[], a..[], a..[], a..[]");
+  }
+  ops.add("_fused_sgd", "a..[], a..[], a..[], _..?, _..? -> a..[], a..[], a..[]");
+  ops.add("_fused_sgd.tensor_lr", "a..[], a..[], a..[], _.., _..?, _..? -> a..[], a..[], a..[]");
+  ops.add("_fused_adagrad.tensor_lr", "a..[], a..[], a..[], _..[], _.., _..?, _..? -> a..[], a..[], a..[]");
+}
+
 }  // namespace
 
 void add_optimizer_rules(RuleTable& ops) {
   add_linear(ops);
   add_unary(ops);
   add_binary(ops);
+  add_fused(ops);
 }
 
 }  // namespace meshtorch

@@ -109,6 +109,7 @@ void add_parted(RuleTable& ops) {
   ops.choose("count_nonzero.dim_IntList",
              [](const OpCall& call) { return along(listed_dims_or_none(call), {.whole = false}); });
 
+  ops.add("histc", "a.. -> _");  // between the limits that special.cc sees to
   ops.add("prod", "a.. ->").reduce(ReduceOp::product);
   for (const char* op : {"max", "any", "_is_any_true"}) {
     ops.add(op, "a.. ->").reduce(ReduceOp::max);
@@ -156,6 +157,13 @@ void add_whole(RuleTable& ops) {
 
 // ---- one dim keeps its place ----
 
+// Each slice along `dim` is scaled by its own norm.
+RuleUse renorm(const OpCall& call) {
+  Dims others = one_dim(call);
+  if (others) others->flip();
+  return along(others, {.then = Then::same});
+}
+
 void add_scans_and_sorts(RuleTable& ops) {
   ops.choose("cumsum", [](const OpCall& call) {
     return along(one_dim(call), {.then = Then::same, .linear = sums_as_it_is(call)});
@@ -164,6 +172,7 @@ void add_scans_and_sorts(RuleTable& ops) {
              [](const OpCall& call) { return along(one_dim(call), {.then = Then::same}); });
   ops.choose({"cummax", "cummin", "sort", "sort.stable"},
              [](const OpCall& call) { return along(one_dim(call), {.then = Then::same, .results = 2}); });
+  ops.choose("renorm", renorm);
   ops.choose("topk", [](const OpCall& call) {
     return along(one_dim(call), {.then = Then::another_size, .results = 2});
   });

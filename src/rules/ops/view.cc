@@ -399,6 +399,18 @@ RuleUse diag_embed(const OpCall& call) {
   return diagonal_of(rank_of(call.shape("self")) + 1, call.integer("dim1"), call.integer("dim2"), false);
 }
 
+// `src` replaces the diagonal; additive in both.
+RuleUse diagonal_scatter(const OpCall& call) {
+  const RuleUse cut = diagonal(call);
+  const std::string text(cut.rule.text());
+  const std::size_t arrow = text.find(" ->");
+  if (text == kWhole.text() || call.shape("src").size() + 1 != call.shape("self").size()) {
+    return {"_.., _.. -> _.."};
+  }
+  const std::string tensor = text.substr(1, arrow - 1);
+  return {Rule::parse("+" + tensor + ", +" + text.substr(arrow + 3) + " ->" + tensor)};
+}
+
 RuleUse diagonal_backward(const OpCall& call) {
   RuleUse use =
       diagonal_of(rank_of(call.integers("input_sizes")), call.integer("dim1"), call.integer("dim2"), false);
@@ -441,6 +453,7 @@ void add_parts(RuleTable& ops) {
   ops.choose({"diagonal", "diagonal_copy"}, diagonal);
   ops.choose("diag_embed", diag_embed);
   ops.choose("diagonal_backward", diagonal_backward);
+  ops.choose("diagonal_scatter", diagonal_scatter);
   ops.add({"tril", "triu"}, "*a.. m! n! -> a.. m! n!");
   ops.add("trace", "*_ _ ->");
 }

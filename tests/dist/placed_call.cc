@@ -1,0 +1,341 @@
+// Placed calls: run, compared, judged.
+#include "placed_call.h"
+
+#include <ATen/core/enum_tag.h>
+#include <c10/util/Exception.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "numbers.h"
+
+namespace meshtorch::testing {
+namespace {
+
+using torch::Tensor;
+
+constexpr std::chrono::milliseconds kLimit = std::chrono::seconds(10);
+constexpr std::uint64_t kSeed = 11;  // of random operators
+
+// What the test found, in contrast to what an operator threw.
+struct Mismatch : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class Silence : public c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+bool is_random(const Call& call) { return call.op.hasTag(at::Tag::nondeterministic_seeded); }
+
+// Memory that nobody wrote: only shapes and types are defined.
+bool has_undefined_contents(const Call& call) {
+  const std::string name = call.name();
+  return name.find("empty") != std::string::npos || name.starts_with("resize");
+}
+
+bool is_differentiable(const Tensor& t) {
+  return t.defined() && (t.is_floating_point() || t.is_complex());
+}
+
+void append(std::vector<c10::IValue>& flat, const c10::IValue& value) {
+  if (value.isTensorList()) {
+    for (const Tensor& t : value.toTensorVector()) flat.emplace_back(t);
+  } else if (value.isList() || value.isTuple()) {
+    for (const c10::IValue& item : value.isTuple() ? value.toTupleRef().elements().vec() : value.toListRef().vec())
+      append(flat, item);
+  } else {
+    flat.push_back(value);
+  }
+}
+
+using Place = std::function<Tensor(const Tensor&, std::size_t index)>;
+
+void differentiate(Run& done, const std::vector<Tensor>& leaves, const Place& as_gradient) {
+  std::vector<Tensor> outputs;
+  std::vector<Tensor> weights;
+  for (const c10::IValue& result : done.results) {
+    if (!result.isTensor() || !result.toTensor().requires_grad()) continue;
+    const Tensor& t = result.toTensor();
+    outputs.push_back(t);
+    weights.push_back(as_gradient(numbers(t.sizes(), t.scalar_type(), 7), outputs.size()));
+  }
+  if (outputs.empty() || leaves.empty()) return;
+  done.gradients = torch::autograd::grad(outputs, leaves, weights, {}, false, /*allow_unused=*/true);
+  done.is_differentiated = true;
+}
+
+Run run_call(const Call& call, bool with_gradients, const Place& place, const Place& as_gradient) {
+  const c10::OperatorHandle& op = call.op;
+  std::vector<Tensor> given = call.tensors();
+  std::vector<Tensor> leaves;
+  const std::vector<std::size_t> argument = call.arguments_of_tensors();
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    Tensor& t = given[i];
+    t = place(t, i);
+    if (!with_gradients || !is_differentiable(t)) continue;
+    leaves.push_back(t.detach().requires_grad_());
+    // A leaf must not be written.
+    t = is_written(op.schema().arguments()[argument[i]]) ? leaves.back().clone() : leaves.back();
+  }
+  Run done;
+  torch::jit::Stack stack = call.stack(given);
+  op.callBoxed(&stack);
+  for (const c10::IValue& value : stack) append(done.results, value);
+  for (const Tensor& t : given) done.arguments.push_back(t.detach());
+  if (with_gradients) differentiate(done, leaves, as_gradient);
+  return done;
+}
+
+// The tensor on the mesh: terms of pending sums are unequal on purpose.
+Tensor placed_tensor(const Tensor& whole, const mt::DeviceMesh& mesh, const mt::Placements& placements) {
+  Tensor local = whole;
+  mt::Placements without_terms = placements;
+  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) {
+    mt::Placement& p = without_terms[static_cast<std::size_t>(axis)];
+    if (!p.is_partial()) continue;
+    p = mt::Replicate();
+    const int64_t index = mesh.get_local_rank(axis);
+    const int64_t count = mesh.size(axis);
+    // All terms but the last are small exact numbers, so that they add up to the tensor without rounding.
+    const auto term = [&](int64_t i) {
+      return numbers(whole.sizes(), whole.scalar_type(), 40 + 8 * axis + i);
+    };
+    const Tensor before = local;
+    local = index + 1 < count ? term(index) : before.clone();
+    for (int64_t i = 0; index + 1 == count && i + 1 < count; ++i) local -= term(i);
+  }
+  const mt::DTensor split =
+      mt::distribute_tensor(local, mesh, without_terms, {.src_data_rank = std::nullopt});
+  return mt::DTensor::from_local(split.to_local(), mesh, placements, {.shape = whole.sizes().vec()}).detach();
+}
+
+double tolerance(at::ScalarType type) {
+  if (type == at::kHalf) return 1e-2;
+  if (type == at::kBFloat16) return 5e-2;
+  return at::toRealValueType(type) == at::kFloat ? 2e-5 : 1e-9;
+}
+
+void compare(const std::string& what, const Tensor& actual, const Tensor& expected, bool with_contents) {
+  if (!expected.defined() && !actual.defined()) return;
+  if (expected.defined() != actual.defined())
+    throw Mismatch(what + (actual.defined() ? " is defined, expected undefined" : " is undefined"));
+  if (actual.sizes() != expected.sizes())
+    throw Mismatch(c10::str(what, " has shape ", actual.sizes(), ", expected ", expected.sizes()));
+  if (actual.scalar_type() != expected.scalar_type())
+    throw Mismatch(c10::str(what, " is ", actual.scalar_type(), ", expected ", expected.scalar_type()));
+  if (!mt::is_dtensor(actual)) throw Mismatch(what + " is plain");
+  const Tensor whole = mt::DTensor(actual).full_tensor().detach();
+  if (!with_contents) return;
+  const auto same = is_close(whole.resolve_conj().resolve_neg(), expected.detach().resolve_conj().resolve_neg(),
+                             tolerance(whole.scalar_type()));
+  if (!same)
+    throw Mismatch(c10::str(what, " ", mt::to_string(mt::DTensor(actual).placements()), ": ", same.message()));
+}
+
+void compare(const std::string& what, const std::vector<Tensor>& actual, const std::vector<Tensor>& expected,
+             bool with_contents) {
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    compare(c10::str(what, " ", i), actual[i], expected[i], with_contents);
+}
+
+void compare(const Call& call, const Run& actual, const Run& expected) {
+  const bool with_contents = !has_undefined_contents(call);
+  if (actual.results.size() != expected.results.size())
+    throw Mismatch(c10::str(actual.results.size(), " results, expected ", expected.results.size()));
+  for (std::size_t i = 0; i < expected.results.size(); ++i) {
+    const c10::IValue& a = actual.results[i];
+    const c10::IValue& e = expected.results[i];
+    if (a.isTensor() && e.isTensor()) {
+      compare(c10::str("result ", i), a.toTensor(), e.toTensor(), with_contents);
+    } else if (a.tagKind() != e.tagKind() ||
+               (e.isDouble() ? std::abs(a.toDouble() - e.toDouble()) > 1e-9 && !std::isnan(e.toDouble())
+                             : !e.isNone() && !(a == e))) {
+      throw Mismatch(c10::str("result ", i, " is ", a, ", expected ", e));
+    }
+  }
+  compare("argument", actual.arguments, expected.arguments, with_contents);
+  if (actual.is_differentiated != expected.is_differentiated)
+    throw Mismatch(actual.is_differentiated ? "has a gradient, expected none" : "has no gradient");
+  compare("gradient", actual.gradients, expected.gradients, with_contents);
+}
+
+// Under a debugger's flag: each call before it runs, so that the last line names the one that crashed.
+void trace(const std::string& call) {
+  static const char* const path = std::getenv("MESHTORCH_PROPERTY_TRACE");
+  if (path != nullptr) std::ofstream(path, std::ios::app) << call << std::endl;
+}
+
+// ---- ranks ----
+
+struct RankReport {
+  std::string wrong;
+  std::string thrown;
+};
+
+std::string message_of(const std::exception& error) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
+}
+
+std::vector<RankReport> run_on_ranks(const PlacedCall& placed, const Run& expected) {
+  const int n = static_cast<int>(c10::multiply_integers(placed.mesh));
+  std::vector<RankReport> reports(static_cast<std::size_t>(n));
+  const auto body = [&](int rank) {
+    Silence silence;
+    const c10::WarningUtils::WarningHandlerGuard guard(&silence);
+    RankReport& report = reports[static_cast<std::size_t>(rank)];
+    // What is caught goes on to stop the other ranks.
+    try {
+      const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, placed.mesh);
+      run_on_rank(placed, mesh, expected);
+      run_on_rank(placed, mesh, expected);
+    } catch (const Mismatch& mismatch) {
+      report.wrong = mismatch.what();
+      throw;
+    } catch (const std::exception& error) {
+      report.thrown = message_of(error);
+      throw;
+    }
+  };
+  try {
+    mt::spawn(n, body, {.timeout = kLimit, .intra_op_threads = 1});
+  } catch (const mt::RankError&) {  // it is in the reports
+  }
+  return reports;
+}
+
+bool waited_for_others(const std::string& error) {
+  return error.find("a collective cannot complete") != std::string::npos ||
+         error.find("a collective did not complete") != std::string::npos ||
+         error.find("disagree on a collective") != std::string::npos;
+}
+
+Verdict verdict_of(const std::vector<RankReport>& reports) {
+  for (const RankReport& report : reports) {
+    if (!report.wrong.empty()) return {Verdict::Kind::wrong, report.wrong};
+  }
+  std::string first;
+  bool all_threw = true;
+  bool alone = false;
+  for (const RankReport& report : reports) {
+    alone |= waited_for_others(report.thrown);
+    all_threw &= !report.thrown.empty();
+    if (!report.thrown.empty() && (first.empty() || waited_for_others(first))) first = report.thrown;
+  }
+  if (first.empty()) return {};
+  if (all_threw && !alone) return {Verdict::Kind::refused, first};
+  return {Verdict::Kind::wrong, "threw on some ranks only: " + first};
+}
+
+bool lacks_a_rule(const std::string& error) {
+  return error.find("has no rule, and the fallback policy is error") != std::string::npos;
+}
+
+// ---- text ----
+
+std::string to_text(const mt::Placement& p) {
+  if (p.is_replicate()) return "R";
+  return p.is_partial() ? "P" : p.to_string();
+}
+
+mt::Placement placement_of(const std::string& text) {
+  if (text == "R") return mt::Replicate();
+  if (text == "P") return mt::Partial();
+  return mt::Shard(std::stoll(text.substr(2)));
+}
+
+}  // namespace
+
+std::optional<Run> plain_run(const Call& call) {
+  trace(call.to_string());
+  Silence silence;
+  const c10::WarningUtils::WarningHandlerGuard guard(&silence);
+  const auto as_it_is = [](const Tensor& t, std::size_t) { return t; };
+  std::optional<Run> run;
+  for (const bool with_gradients : {false, true}) {
+    try {
+      run = run_call(call, with_gradients, as_it_is, as_it_is);
+    } catch (const std::exception&) {
+      break;
+    }
+  }
+  if (!run || !is_random(call)) return run;
+  const bool with_gradients = run->is_differentiated;
+  run.reset();
+  try {
+    mt::spawn(1, [&](int) {
+      const c10::WarningUtils::WarningHandlerGuard rank_guard(&silence);
+      const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {1});
+      mt::manual_seed(kSeed);
+      const auto on_one = [&](const Tensor& t, std::size_t) { return placed_tensor(t, mesh, {mt::Replicate()}); };
+      Run here = run_call(call, with_gradients, on_one, on_one);
+      const auto whole = [](const Tensor& t) {
+        return t.defined() && mt::is_dtensor(t) ? mt::DTensor(t).full_tensor().detach() : t;
+      };
+      for (c10::IValue& result : here.results) {
+        if (result.isTensor()) result = whole(result.toTensor());
+      }
+      for (Tensor& t : here.arguments) t = whole(t);
+      for (Tensor& t : here.gradients) t = whole(t);
+      run = std::move(here);
+    });
+  } catch (const mt::RankError&) {
+    return std::nullopt;
+  }
+  return run;
+}
+
+void run_on_rank(const PlacedCall& placed, const mt::DeviceMesh& mesh, const Run& expected) {
+  if (is_random(placed.call)) mt::manual_seed(kSeed);
+  const mt::Placements whole(static_cast<std::size_t>(mesh.ndim()), mt::Replicate());
+  const Run actual = run_call(
+      placed.call, expected.is_differentiated,
+      [&](const Tensor& t, std::size_t i) { return placed_tensor(t, mesh, placed.placements[i]); },
+      [&](const Tensor& t, std::size_t) { return placed_tensor(t, mesh, whole); });
+  compare(placed.call, actual, expected);
+}
+
+Verdict judge(const PlacedCall& placed, const Run& expected) {
+  trace(placed.to_string());
+  const mt::FallbackPolicy before = mt::fallback_policy();
+  mt::set_fallback_policy(mt::FallbackPolicy::error);
+  Verdict verdict = verdict_of(run_on_ranks(placed, expected));
+  if (verdict.kind == Verdict::Kind::refused && lacks_a_rule(verdict.what)) {
+    mt::set_fallback_policy(mt::FallbackPolicy::silent);
+    verdict = verdict_of(run_on_ranks(placed, expected));
+    verdict.is_replicated = true;
+  }
+  mt::set_fallback_policy(before);
+  return verdict;
+}
+
+std::string PlacedCall::to_string() const {
+  std::string text = call.to_string() + " | ";
+  for (std::size_t i = 0; i < mesh.size(); ++i) text += (i > 0 ? "x" : "") + std::to_string(mesh[i]);
+  text += " |";
+  for (std::size_t i = 0; i < placements.size(); ++i) {
+    if (i > 0) text += ",";
+    for (const mt::Placement& p : placements[i]) text += " " + to_text(p);
+  }
+  return text;
+}
+
+PlacedCall PlacedCall::parse(const std::string& text) {
+  const std::size_t first = text.find('|');
+  const std::size_t second = text.find('|', first + 1);
+  if (second == std::string::npos) throw std::invalid_argument("expected call | mesh | placements: " + text);
+  PlacedCall placed{Call::parse(text.substr(0, first)), {}, {}};
+  std::istringstream mesh(text.substr(first + 1, second - first - 1));
+  for (std::string extent; std::getline(mesh, extent, 'x');) placed.mesh.push_back(std::stoll(extent));
+  std::istringstream tensors(text.substr(second + 1));
+  for (std::string tensor; std::getline(tensors, tensor, ',');) {
+    placed.placements.emplace_back();
+    std::istringstream axes(tensor);
+    for (std::string axis; axes >> axis;) placed.placements.back().push_back(placement_of(axis));
+  }
+  return placed;
+}
+
+}  // namespace meshtorch::testing
