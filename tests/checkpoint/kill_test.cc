@@ -1,6 +1,7 @@
 // A process killed at random moments of its saves: the directory always loads, as one checkpoint and no
 // mixture.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <meshtorch/checkpoint.h>
