@@ -2,6 +2,7 @@
 // Writes a model, then loads it as a Hugging Face file and as a checkpoint, and prints the peak of what each
 // rank allocated.
 #include <ATen/ATen.h>
+#include <malloc.h>
 #include <meshtorch/checkpoint.h>
 #include <meshtorch/collectives.h>
 #include <meshtorch/device_mesh.h>
@@ -35,19 +36,28 @@ double status(const std::string& key) {
   return 0;
 }
 
-// Watches the memory that the process allocated (not what it maps of files) while `work` runs.
-struct Peak {
-  double allocated;
-  double seconds;
+struct Memory {
+  double allocated = 0;
+  double resident = 0;
 };
 
+Memory memory_now() { return {status("RssAnon"), status("VmRSS")}; }
+
+struct Peak {
+  Memory memory;
+  double seconds = 0;
+};
+
+// The memory that `work` needs at its peak, beyond what the process had.
 Peak watch(const std::function<void()>& work) {
-  const double before = status("RssAnon");
+  malloc_trim(0);
+  const Memory before = memory_now();
+  Memory peak = before;
   std::atomic<bool> is_done = false;
-  double peak = before;
   std::thread watcher([&] {
     while (!is_done) {
-      peak = std::max(peak, status("RssAnon"));
+      const Memory now = memory_now();
+      peak = {std::max(peak.allocated, now.allocated), std::max(peak.resident, now.resident)};
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   });
@@ -56,7 +66,7 @@ Peak watch(const std::function<void()>& work) {
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   is_done = true;
   watcher.join();
-  return {std::max(peak, status("RssAnon")) - before, seconds};
+  return {{peak.allocated - before.allocated, peak.resident - before.resident}, seconds};
 }
 
 std::string name_of(int i) { return "t" + std::to_string(i); }
@@ -67,8 +77,8 @@ void print(const char* what, const Peak& peak, double shard) {
   mt::barrier();
   for (int rank = 0; rank < mt::get_world_size(); ++rank) {
     if (rank == mt::get_rank()) {
-      std::printf("%-26s rank %d: shards %6.1f MiB, peak %6.1f MiB, %.2f s, VmHWM %.0f MiB\n", what, rank,
-                  shard, peak.allocated, peak.seconds, status("VmHWM"));
+      std::printf("%-18s rank %d: shards %6.1f MiB, allocated %6.1f MiB, resident %6.1f MiB, %.2f s\n", what,
+                  rank, shard, peak.memory.allocated, peak.memory.resident, peak.seconds);
       std::fflush(stdout);
     }
     mt::barrier();
@@ -80,6 +90,7 @@ void print(const char* what, const Peak& peak, double shard) {
 int main(int argc, char** argv) {
   const std::string directory = argc > 1 ? argv[1] : "checkpoint_memory";
   const double mebibytes = argc > 2 ? std::atof(argv[2]) : 1024;
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);  // what is freed is given back, so that one step does not hide the next
   mt::init_process_group();
   {
     const mt::DeviceMesh mesh = mt::init_device_mesh(c10::DeviceType::CPU, {mt::get_world_size()});

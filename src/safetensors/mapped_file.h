@@ -17,6 +17,9 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
+  // Gives the memory of the pages that lie wholly in bytes [begin, end) back; they are read again when
+  // needed.
+  void release(std::size_t begin, std::size_t end) const;
 
  private:
   std::string path_;

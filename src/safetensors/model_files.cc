@@ -73,17 +73,27 @@ void OpenFile::check_blocks(std::uint64_t begin, std::uint64_t end, const std::s
 
 void OpenFile::read(const StoredTensor& tensor, const ShardIndices& part, std::int64_t begin,
                     std::int64_t end, std::byte* out) const {
-  const auto item = static_cast<std::int64_t>(item_size(tensor.dtype));
-  const std::byte* data = map.bytes().data() + tensor.begin;
+  constexpr std::uint64_t kKeptBytes = std::uint64_t{16}
+                                       << 20;  // of the map, so that a rank needs little beside its shard
+  const std::uint64_t item = item_size(tensor.dtype);
+  std::uint64_t kept = tensor.begin;  // what is before was released; runs ascend
+  std::uint64_t offset = tensor.begin;
   part.visit_runs(begin, end, [&](std::int64_t first, std::int64_t length) {
-    const auto bytes = static_cast<std::size_t>(length * item);
-    if (!expected_.empty()) {
-      const std::uint64_t offset = tensor.begin + static_cast<std::uint64_t>(first * item);
-      check_blocks(offset, offset + bytes, tensor.name);
+    offset = tensor.begin + static_cast<std::uint64_t>(first) * item;
+    for (std::uint64_t left = static_cast<std::uint64_t>(length) * item; left > 0;) {
+      const std::uint64_t bytes = std::min(left, kKeptBytes);
+      if (!expected_.empty()) check_blocks(offset, offset + bytes, tensor.name);
+      std::memcpy(out, map.bytes().data() + offset, bytes);
+      out += bytes;
+      offset += bytes;
+      left -= bytes;
+      if (offset - kept >= kKeptBytes) {
+        map.release(kept, offset);
+        kept = offset;
+      }
     }
-    std::memcpy(out, data + first * item, bytes);
-    out += bytes;
   });
+  map.release(kept, offset);
 }
 
 ModelFiles::ModelFiles(const std::string& path) {
