@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "numbers.h"
+#include "rank_data.h"
 #include "scratch_directory.h"
 
 namespace meshtorch::testing {
