@@ -39,7 +39,7 @@ fi
 [ -z "${MESHTORCH_PYTHON:-}" ] || exit 0
 
 installed() { .venv/bin/python -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null || true; }
-has_packages() { .venv/bin/python -c 'import numpy, safetensors' 2>/dev/null; }
+has_packages() { .venv/bin/python -c 'import numpy, safetensors, transformers' 2>/dev/null; }
 case $(installed) in
   "$torch_version"*) if has_packages; then exit 0; fi ;;
 esac
@@ -48,6 +48,6 @@ if ! python3 -m venv .venv; then
   echo "meshtorch: python3 cannot make a virtual environment; run: sudo apt-get install python3-venv" >&2
   exit 1
 fi
-# safetensors and numpy: tests exchange files with Python.
+# safetensors and numpy: tests exchange files with Python. transformers: what the Llama example is compared with.
 # shellcheck disable=SC2086  # several arguments on purpose
-.venv/bin/pip install --quiet ${MESHTORCH_PIP_ARGS:-} "torch==$torch_version" numpy safetensors
+.venv/bin/pip install --quiet ${MESHTORCH_PIP_ARGS:-} "torch==$torch_version" numpy safetensors "transformers>=5,<6"

@@ -1,6 +1,7 @@
 // meshtorch-llama inspect: prints what a model is on a mesh of any size, in seconds and without its weights.
 #include <meshtorch/implicit_replication.h>
 #include <meshtorch/process_group.h>
+#include <torch/torch.h>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -105,7 +106,9 @@ void run(const Options& options) {
     print_parameters(parameters_of(*model));
     std::cout << "\nOne training step of " << dp * options.batch << " x " << sequence << " tokens, "
               << options.batch << " x " << sequence << " on each row of tp ranks\n";
-    print_collectives(collectives_of_step(model, mesh, dp * options.batch, sequence));
+    const torch::Tensor ids_BS =
+        torch::empty({dp * options.batch, sequence}, torch::TensorOptions(torch::kLong).device(torch::kMeta));
+    print_collectives(collectives_of_step(model, mesh, ids_BS));
   }
   mt::destroy_process_group();
 }

@@ -39,10 +39,9 @@ std::vector<ParameterLine> parameters_of(const LlamaImpl& model) {
   return lines;
 }
 
-std::vector<StepPhase> collectives_of_step(Llama model, const mt::DeviceMesh& mesh, std::int64_t batch,
-                                           std::int64_t sequence) {
-  const auto options = torch::TensorOptions(torch::kLong).device(torch::kMeta);
-  const mt::DTensor ids_BS = distribute_batch(torch::empty({batch, sequence}, options), mesh);
+std::vector<StepPhase> collectives_of_step(Llama model, const mt::DeviceMesh& mesh,
+                                           const torch::Tensor& ids_BS) {
+  const mt::DTensor batch_BS = distribute_batch(ids_BS, mesh);
   const mt::loss_parallel split_by_vocabulary;
   mt::CommDebugMode comm;
   std::vector<StepPhase> phases;
@@ -50,10 +49,10 @@ std::vector<StepPhase> collectives_of_step(Llama model, const mt::DeviceMesh& me
     phases.push_back({name, comm.get_comm_counts()});
     comm.restart();
   };
-  const torch::Tensor logits_BSV = model(ids_BS);
+  const torch::Tensor logits_BSV = model(batch_BS);
   end_phase("forward");
   const torch::Tensor loss =
-      torch::nn::functional::cross_entropy(logits_BSV.flatten(0, 1), ids_BS.flatten(0, 1));
+      torch::nn::functional::cross_entropy(logits_BSV.flatten(0, 1), batch_BS.flatten(0, 1));
   end_phase("loss");
   loss.backward();
   end_phase("backward");

@@ -25,8 +25,9 @@ struct StepPhase {
   std::string name;
   meshtorch::CommCounts counts;
 };
-// Runs forward, loss, backward and the reduction of the gradients on ids of this batch that have no data.
-std::vector<StepPhase> collectives_of_step(Llama model, const meshtorch::DeviceMesh& mesh, std::int64_t batch,
-                                           std::int64_t sequence);
+// Runs forward, loss, backward and the reduction of the gradients on this batch, which needs data only if the
+// model has.
+std::vector<StepPhase> collectives_of_step(Llama model, const meshtorch::DeviceMesh& mesh,
+                                           const torch::Tensor& ids_BS);
 
 }  // namespace llama

@@ -44,6 +44,7 @@ inline void on_mesh(int dp, int tp, const std::function<void(const mt::DeviceMes
   on_ranks(dp * tp, [&](int) {
     const mt::implicit_replication plain_is_replicated;
     body(llama::make_mesh(dp, tp));
+    mt::barrier();  // a process that leaves early would disturb those that still connect
   });
 }
 

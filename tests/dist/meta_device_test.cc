@@ -1,0 +1,85 @@
+// Distributed tensors whose shards have no data: every shape and every collective of a run, and nothing sent.
+#include "numbers.h"
+
+namespace meshtorch::testing {
+namespace {
+
+using mt::DTensor;
+using mt::Replicate;
+using mt::Shard;
+
+// Runs `body` as rank 0 of a world without others.
+void on_fake_ranks(int world_size, const std::function<void()>& body) {
+  if (ranks_are_processes()) GTEST_SKIP() << "the fake rank is none of theirs";
+  mt::init_process_group(
+      {.backend = "fake", .init_method = "tcp://none:0", .rank = 0, .world_size = world_size});
+  body();
+  mt::destroy_process_group();
+}
+
+torch::Tensor without_data(at::IntArrayRef sizes, torch::ScalarType type = torch::kFloat) {
+  return torch::empty(sizes, torch::TensorOptions(type).device(torch::kMeta));
+}
+DTensor split_without_data(at::IntArrayRef sizes, const mt::Placements& placements) {
+  return mt::distribute_tensor(without_data(sizes), line(4), placements, {.src_data_rank = std::nullopt});
+}
+
+TEST(MetaDevice, CollectivesCountAndGiveShapes) {
+  on_fake_ranks(4, [] {
+    const DTensor x = split_without_data({10, 6}, {Shard(0)});
+    EXPECT_EQ(x.to_local().sizes(), (std::vector<int64_t>{3, 6}));
+    mt::CommDebugMode comm;
+    const DTensor whole = x.redistribute({Replicate()});
+    EXPECT_EQ(comm.get_comm_counts()[mt::Collective::all_gather_into_tensor], 1) << comm.table();
+    EXPECT_EQ(whole.to_local().sizes(), (std::vector<int64_t>{10, 6}));
+    EXPECT_TRUE(whole.to_local().is_meta());
+  });
+}
+
+TEST(MetaDevice, OperatorsWithoutAMetaKernelInLibTorchHaveOne) {
+  on_fake_ranks(4, [] {
+    const torch::Tensor ids = without_data({2, 3}, torch::kLong);
+    const torch::Tensor table = without_data({10, 8}).requires_grad_();
+    const torch::Tensor rows = torch::embedding(table, ids);
+    EXPECT_EQ(rows.sizes(), (std::vector<int64_t>{2, 3, 8}));
+    rows.sum().backward();
+    EXPECT_EQ(table.grad().sizes(), table.sizes());
+    const torch::Tensor chosen =
+        torch::where(without_data({3, 1}, torch::kBool), without_data({4}, torch::kHalf),
+                     without_data({3, 4}, torch::kFloat));
+    EXPECT_EQ(chosen.sizes(), (std::vector<int64_t>{3, 4}));
+    EXPECT_EQ(chosen.scalar_type(), torch::kFloat);
+    const torch::Tensor x = without_data({2, 3, 8}).requires_grad_();
+    const torch::Tensor scale = without_data({8}).requires_grad_();
+    at::rms_norm(x, {8}, scale, 1e-5).sum().backward();
+    EXPECT_EQ(x.grad().sizes(), x.sizes());
+    EXPECT_EQ(scale.grad().sizes(), scale.sizes());
+  });
+}
+
+TEST(MetaDevice, HeadSplitAttentionCommunicatesNothingAsOnTheCpu) {
+  on_fake_ranks(4, [] {
+    const torch::Tensor query = split_without_data({2, 8, 5, 6}, {Shard(1)}).requires_grad_();
+    const torch::Tensor key = split_without_data({2, 4, 5, 6}, {Shard(1)}).requires_grad_();
+    mt::CommDebugMode comm;
+    const torch::Tensor result =
+        at::scaled_dot_product_attention(query, key, key, {}, 0, /*is_causal=*/true, {}, /*enable_gqa=*/true);
+    EXPECT_EQ(result.sizes(), query.sizes());
+    EXPECT_EQ(DTensor(result).placements(), mt::Placements{Shard(1)});
+    result.sum().backward();
+    EXPECT_EQ(key.grad().sizes(), key.sizes());
+    EXPECT_EQ(comm.get_total_counts(), 0) << comm.table();
+  });
+}
+
+TEST(MetaDevice, RealBackendsRefuseToSendNothing) {
+  on_ranks(2, [](int) {
+    EXPECT_EQ(error_of([] { mt::all_reduce(without_data({3}), "sum", {}); }),
+              "meshtorch: `c10d::allreduce_` got tensors on the meta device, which have no data to send\n  "
+              "backend: " +
+                  mt::get_backend() + "\n  do: use the backend \"fake\", or give the tensors data");
+  });
+}
+
+}  // namespace
+}  // namespace meshtorch::testing

@@ -1,0 +1,122 @@
+// meshtorch-llama as a program: what it prints where, and its exit codes.
+#include <sys/wait.h>
+
+#include "checkpoint_files.h"
+
+namespace meshtorch::testing {
+namespace {
+
+struct Outcome {
+  int exit_code;
+  std::string out, error;
+};
+
+class LlamaCommand : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (ranks_are_processes()) GTEST_SKIP() << "the program is started once";
+    write_checkpoint(directory_.path(), tiny_config(4, 2, 25));
+  }
+
+  // Runs the program with --model; a hang ends as a failure.
+  Outcome run(const std::string& command, const std::string& arguments,
+              const std::string& launcher = "") const {
+    const std::string line = "timeout 60 " + launcher + MESHTORCH_LLAMA_BINARY " " + command + " --model " +
+                             directory_.path().string() + " " + arguments + " >" +
+                             (directory_ / "out").string() + " 2>" + (directory_ / "error").string() +
+                             " </dev/null";
+    const int status = std::system(line.c_str());
+    return {WEXITSTATUS(status), read_text(directory_ / "out"), read_text(directory_ / "error")};
+  }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(LlamaCommand, JsonIsAllThatGeneratePrints) {
+  const Outcome one = run("generate", "--ids 1,5,7 --max-new-tokens 3 --greedy --json");
+  EXPECT_EQ(one.exit_code, 0) << one.error;
+  const Outcome two = run("generate", "--ids 1,5,7 --max-new-tokens 3 --greedy --tp 2 --json");
+  EXPECT_EQ(two.out, one.out);
+  EXPECT_EQ(one.out.substr(0, 9), "{\"ids\": [");
+  EXPECT_EQ(one.out.back(), '\n');
+  EXPECT_EQ(std::count(one.out.begin(), one.out.end(), ','), 2) << one.out;
+  EXPECT_NE(one.error.find("3 tokens in "), std::string::npos) << one.error;
+  const Outcome none = run("generate", "--ids 1,5,7 --max-new-tokens 0 --greedy --json");
+  EXPECT_EQ(none.out, "{\"ids\": []}\n");
+  const Outcome batch = run("generate", "--ids 1,5,7 --ids 3 --max-new-tokens 1 --greedy --json");
+  EXPECT_EQ(batch.out.substr(0, 10), "{\"ids\": [[");
+}
+
+TEST_F(LlamaCommand, TextIsStreamedAsIdsOrBytes) {
+  const Outcome ids = run("generate", "--ids 1,5,7 --max-new-tokens 3 --seed 4 --tp 2");
+  EXPECT_EQ(ids.exit_code, 0) << ids.error;
+  EXPECT_EQ(std::count(ids.out.begin(), ids.out.end(), ' '), 3) << ids.out;
+  const Outcome again = run("generate", "--ids 1,5,7 --max-new-tokens 3 --seed 4");
+  EXPECT_EQ(again.out, ids.out);
+}
+
+TEST_F(LlamaCommand, LogitsAreWrittenAsFloat32) {
+  const std::string file = (directory_ / "logits.safetensors").string();
+  const Outcome done = run("logits", "--ids 1,5,7 --tp 2 --dtype bfloat16 --out " + file);
+  EXPECT_EQ(done.exit_code, 0) << done.error;
+  EXPECT_EQ(done.out, "");
+  const torch::Tensor logits = safetensors::Files(file).read("logits");
+  EXPECT_EQ(logits.scalar_type(), torch::kFloat);
+  EXPECT_EQ(logits.sizes(), (std::vector<int64_t>{1, 3, 25}));
+}
+
+TEST_F(LlamaCommand, MistakesEndWithCodeOneAndNothingOnStandardOutput) {
+  const std::vector<std::pair<std::string, std::string>> mistakes{
+      {"--ids 1,25", "meshtorch-llama: token id 25 is out of range: the vocabulary has 25 tokens"},
+      {"--ids 1,x", "meshtorch-llama: \"x\" is no token id"},
+      {"--max-new-tokens 2", "meshtorch-llama: there is no prompt"},
+      {"--ids 1 --temperature 0", "meshtorch-llama: a temperature has to be positive"},
+      {"--ids 1 --tp 3", "meshtorch-llama: 2 heads of keys and values cannot be shared by 3 ranks"},
+      {"--ids 1 --dtype int8", "meshtorch-llama: \"int8\" is no type of weights"}};
+  for (const auto& [arguments, message] : mistakes) {
+    const Outcome outcome = run("generate", arguments + " --json");
+    EXPECT_EQ(outcome.exit_code, 1) << arguments;
+    EXPECT_EQ(outcome.out, "") << arguments;
+    EXPECT_EQ(outcome.error.substr(0, message.size()), message) << arguments;
+    EXPECT_NE(outcome.error.find("\n  do: "), std::string::npos) << arguments;
+  }
+}
+
+TEST_F(LlamaCommand, EveryLaunchedRankSaysWhatIsWrong) {
+  write_text(directory_ / "model.safetensors", "broken");
+  const Outcome outcome =
+      run("generate", "--ids 1 --tp 2 --json", std::string(MESHTORCH_RUN_BINARY) + " -n 2 --grace 20 ");
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.error;
+  EXPECT_NE(outcome.error.find("model.safetensors"), std::string::npos) << outcome.error;
+}
+
+TEST_F(LlamaCommand, TheMeshMustFitTheLaunchedRanks) {
+  const Outcome outcome =
+      run("generate", "--ids 1 --tp 2 --dp 2", std::string(MESHTORCH_RUN_BINARY) + " -n 2 ");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_NE(outcome.error.find("a mesh of dp 2 x tp 2 does not have the 2 ranks that were started"),
+            std::string::npos)
+      << outcome.error;
+}
+
+TEST_F(LlamaCommand, WrongOptionsEndWithCodeTwo) {
+  EXPECT_EQ(run("generate", "--ids 1 --tp 0").exit_code, 2);
+  EXPECT_EQ(run("generate", "--ids 1 --no-such-option").exit_code, 2);
+  EXPECT_EQ(run("generate", "--help").exit_code, 0);
+}
+
+TEST_F(LlamaCommand, InspectReadsNoWeights) {
+  std::filesystem::remove(directory_ / "model.safetensors");
+  const Outcome outcome = run("inspect", "--world-size 64 --tp 2 --sequence 8");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_NE(outcome.out.find("rank 0 of 64: dp 32 x tp 2\n"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("One training step of 32 x 8 tokens"), std::string::npos) << outcome.out;
+  EXPECT_EQ(run("inspect", "--world-size 5 --tp 2").error,
+            "meshtorch-llama: 5 ranks cannot be cut into rows of 2\n  where: --world-size and --tp\n"
+            "  do: give a --tp that divides --world-size\n");
+  EXPECT_EQ(run("inspect", "--world-size 4 --rank 4").error,
+            "meshtorch-llama: there is no rank 4 among 4\n  where: --rank\n  do: give a rank from 0 to 3\n");
+}
+
+}  // namespace
+}  // namespace meshtorch::testing
