@@ -19,9 +19,9 @@ $(BUILD)/build.ninja: CMakePresets.json | setup
 build: setup $(BUILD)/build.ninja  ## build the library, the tools, the tests and the examples
 	@cmake --build $(BUILD) -j $(JOBS)
 
-demo: setup $(BUILD)/build.ninja   ## show a mesh of 4 ranks, a distributed tensor and its collectives
+demo: setup $(BUILD)/build.ninja   ## train a small Llama on 4 ranks, compare it with one device, let it write
 	@cmake --build $(BUILD) -j $(JOBS) --target demo
-	@$(BUILD)/examples/demo
+	@$(BUILD)/examples/llama/demo --out $(BUILD)/demo
 
 test: build      ## build and run all tests
 	@ctest --preset $(PRESET)

@@ -1,0 +1,60 @@
+// Starts the program through the shell and reads its files.
+#include "llama_command.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+
+namespace llama {
+
+std::string Ranks::name() const {
+  return "dp" + std::to_string(dp) + "_tp" + std::to_string(tp) + (processes ? "_gloo" : "_threads");
+}
+
+CommandResult run_llama(const Ranks& ranks, const std::string& arguments) {
+  std::string command = "timeout 100 ";
+  if (ranks.processes) {
+    command += MESHTORCH_RUN_BINARY " -n " + std::to_string(ranks.dp * ranks.tp) + " --timeout 90 ";
+  }
+  command += MESHTORCH_LLAMA_BINARY " " + arguments + " --dp " + std::to_string(ranks.dp) + " --tp " +
+             std::to_string(ranks.tp) + " 2>&1 < /dev/null";
+  CommandResult result;
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) throw std::runtime_error("cannot start a shell");
+  char buffer[4096];
+  for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) result.output.append(buffer, n);
+  const int status = pclose(pipe);
+  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return result;
+}
+
+void train_tiny(const Ranks& ranks, const std::string& arguments) {
+  const CommandResult result = run_llama(
+      ranks, "train --data " MESHTORCH_DEMO_TEXT
+             " --hidden-size 16 --intermediate-size 21 --layers 2 --heads 8 --kv-heads 4 --batch-size 5 "
+             "--sequence-length 13 --vocab-size 257 " +
+                 arguments);
+  ASSERT_EQ(result.exit_code, 0) << ranks.name() << " " << arguments << "\n" << result.output;
+}
+
+std::vector<StepRecord> read_log(const std::string& file) {
+  std::vector<StepRecord> records;
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) records.push_back(step_record_from_json(line));
+  return records;
+}
+
+void expect_equal_losses(const std::vector<StepRecord>& actual, const std::vector<StepRecord>& expected,
+                         double tolerance) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_EQ(actual[i].step, expected[i].step);
+    ASSERT_LE(std::abs(actual[i].loss - expected[i].loss), tolerance * expected[i].loss)
+        << "step " << actual[i].step << ": " << actual[i].loss << " instead of " << expected[i].loss;
+  }
+}
+
+}  // namespace llama

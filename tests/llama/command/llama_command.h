@@ -1,0 +1,36 @@
+// Runs meshtorch-llama as a user does, on thread ranks or under a launcher, and keeps what it wrote.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "training_log.h"
+
+namespace llama {
+
+struct CommandResult {
+  int exit_code = -1;
+  std::string output;  // standard output and error
+};
+
+// Where and how a command runs. processes: under meshtorch-run, with gloo.
+struct Ranks {
+  int dp = 1;
+  int tp = 1;
+  bool processes = false;
+  std::string name() const;
+};
+
+// `meshtorch-llama <arguments>` on these ranks, at most 100 seconds.
+CommandResult run_llama(const Ranks& ranks, const std::string& arguments);
+
+// Trains a tiny model whose sizes no number of ranks divides; fails the test if the command fails.
+void train_tiny(const Ranks& ranks, const std::string& arguments);
+
+std::vector<StepRecord> read_log(const std::string& file);
+
+// Every step's loss agrees, relative to the loss.
+void expect_equal_losses(const std::vector<StepRecord>& actual, const std::vector<StepRecord>& expected,
+                         double tolerance);
+
+}  // namespace llama
