@@ -21,6 +21,7 @@ for probe in "${!package_of[@]}"; do
   esac
 done
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+python3 -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null || missing+=(python3-dev)
 
 if [ ${#missing[@]} -gt 0 ]; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
@@ -37,14 +38,21 @@ fi
 [ -z "${CMAKE_PREFIX_PATH:-}" ] || exit 0
 [ -z "${MESHTORCH_PYTHON:-}" ] || exit 0
 
-installed() { .venv/bin/python -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null || true; }
-case $(installed) in
-  "$torch_version"*) exit 0 ;;
-esac
-echo "meshtorch: installing LibTorch $torch_version (the torch wheel) into .venv"
-if ! python3 -m venv .venv; then
+if [ ! -x .venv/bin/pip ] && ! python3 -m venv .venv; then
   echo "meshtorch: python3 cannot make a virtual environment; run: sudo apt-get install python3-venv" >&2
   exit 1
 fi
+# The torch wheel holds LibTorch; the others test the Python package, beside torch's own, whose debug tools want numpy.
+wanted=("torch==$torch_version" pytest numpy)
+missing=()
+for package in "${wanted[@]}"; do
+  installed=$(.venv/bin/python -c 'import importlib.metadata as m, sys; print(m.version(sys.argv[1]))' "${package%%=*}" 2>/dev/null || true)
+  case $package in
+    *==*) [[ $installed == "${package##*=}"* ]] || missing+=("$package") ;;
+    *) [ -n "$installed" ] || missing+=("$package") ;;
+  esac
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+echo "meshtorch: installing ${missing[*]} into .venv"
 # shellcheck disable=SC2086  # several arguments on purpose
-.venv/bin/pip install --quiet ${MESHTORCH_PIP_ARGS:-} "torch==$torch_version"
+.venv/bin/pip install --quiet ${MESHTORCH_PIP_ARGS:-} "${missing[@]}"

@@ -26,6 +26,7 @@ def test_repr_shows_shape_placements_mesh_and_shard(fake_world):
     assert repr(x + 0).endswith("grad_fn=<AddBackward0>)")
     assert repr(nn.Parameter(x.detach())) == "Parameter containing:\n" + text + ", requires_grad=True)"
     assert repr(torch.ones(2)) == "tensor([1., 1.])"
+    assert x._spec.tensor_meta.shape == (4,) and x._spec.mesh == mesh and x._spec.placements == (Shard(0),)
     assert repr(x._spec).startswith("DTensor(Float[4], [S(0)] on DeviceMesh")
 
 

@@ -79,7 +79,7 @@ void Handler::run_by_rule() {
 
 bool Handler::is_sure_to_share_memory(const Decision& decision) const {
   const DTensorMeta& base = *operands_[0].meta;
-  return decision.moves[0] == nullptr && !base.write_back && (!info_.local_op || base.local.is_contiguous());
+  return decision.moves[0] == nullptr && !base.write_back && (!info_.is_reshape || base.local.is_contiguous());
 }
 
 torch::jit::Stack Handler::copy_of_arguments() const {
@@ -166,11 +166,20 @@ void Handler::run_locally(const Decision& decision) {
   std::vector<at::Tensor> elsewhere;  // for each mask: which indices are not in this rank's part
   for (const IndexMask& mask : decision.masks)
     elsewhere.push_back(apply_mask(mask, argument(mask.table), argument(mask.argument)));
-  // What is contiguous needs no operator that can copy.
-  const bool needs_local_op = info_.local_op && !argument(0).toTensor().is_contiguous();
-  (needs_local_op ? *info_.local_op : info_.op).callBoxed(&stack_);
+  if (info_.is_reshape) {
+    reshape_locally();
+  } else {
+    info_.op.callBoxed(&stack_);
+  }
   for (const at::Tensor& outside : elsewhere) clear_rows(stack_.back().toTensor(), outside);
   restore_written(decision, locals);
+}
+
+void Handler::reshape_locally() {
+  c10::SmallVector<std::int64_t, 8> sizes;
+  for (const c10::IValue& size : argument(1).toListRef()) sizes.push_back(size.toInt());
+  const at::Tensor& local = argument(0).toTensor();
+  finish(local.is_contiguous() ? local.view(sizes) : local.reshape(sizes));
 }
 
 Handler::LocalTensors Handler::localize_arguments(const Decision& decision) {

@@ -51,6 +51,7 @@ class Handler {
   void change_shape();
   CallKey key() const;
   void run_locally(const Decision& decision);
+  void reshape_locally();
   LocalTensors localize_arguments(const Decision& decision);
   void localize_list(std::size_t index, const LocalTensors& locals);
   void restore_written(const Decision& decision, const LocalTensors& locals);
