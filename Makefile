@@ -29,6 +29,7 @@ test: build      ## build and run all tests
 bench: build     ## run the benchmarks
 	@$(BUILD)/benchmarks/comm_benchmark
 	@$(BUILD)/benchmarks/operator_benchmark
+	@PYTHONPATH=$(BUILD)/python $(or $(MESHTORCH_PYTHON),.venv/bin/python) benchmarks/python_overhead.py
 
 format:          ## format the sources in place
 	@tools/format.sh

@@ -22,6 +22,7 @@ for probe in "${!package_of[@]}"; do
   esac
 done
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+python3 -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null || missing+=(python3-dev)
 
 if [ ${#missing[@]} -gt 0 ]; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
@@ -38,16 +39,22 @@ fi
 [ -z "${CMAKE_PREFIX_PATH:-}" ] || exit 0
 [ -z "${MESHTORCH_PYTHON:-}" ] || exit 0
 
-installed() { .venv/bin/python -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null || true; }
-has_packages() { .venv/bin/python -c 'import numpy, safetensors, transformers' 2>/dev/null; }
-case $(installed) in
-  "$torch_version"*) if has_packages; then exit 0; fi ;;
-esac
-echo "meshtorch: installing LibTorch $torch_version (the torch wheel) into .venv"
-if ! python3 -m venv .venv; then
+if [ ! -x .venv/bin/pip ] && ! python3 -m venv .venv; then
   echo "meshtorch: python3 cannot make a virtual environment; run: sudo apt-get install python3-venv" >&2
   exit 1
 fi
-# safetensors and numpy: tests exchange files with Python. transformers: what the Llama example is compared with.
+# The torch wheel holds LibTorch; the others are for tests: of the Python package (pytest, and numpy, which torch's own debug tools
+# want), of files exchanged with Python (safetensors), and of the Llama example against another one (transformers).
+wanted=("torch==$torch_version" pytest numpy safetensors transformers)
+missing=()
+for package in "${wanted[@]}"; do
+  installed=$(.venv/bin/python -c 'import importlib.metadata as m, sys; print(m.version(sys.argv[1]))' "${package%%=*}" 2>/dev/null || true)
+  case $package in
+    *==*) [[ $installed == "${package##*=}"* ]] || missing+=("$package") ;;
+    *) [ -n "$installed" ] || missing+=("$package") ;;
+  esac
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+echo "meshtorch: installing ${missing[*]} into .venv"
 # shellcheck disable=SC2086  # several arguments on purpose
-.venv/bin/pip install --quiet ${MESHTORCH_PIP_ARGS:-} "torch==$torch_version" numpy safetensors "transformers>=5,<6"
+.venv/bin/pip install --quiet ${MESHTORCH_PIP_ARGS:-} "${missing[@]}"

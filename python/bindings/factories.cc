@@ -1,5 +1,9 @@
 // New distributed tensors and random numbers from Python.
 #include <ATen/ATen.h>
+#include <pybind11/complex.h>
+
+#include <complex>
+#include <variant>
 
 #include "bindings/bindings.h"
 #include "meshtorch/random.h"
@@ -8,6 +12,14 @@ namespace meshtorch::python {
 namespace {
 
 using Numbers = std::vector<std::int64_t>;
+using Number = std::variant<bool, std::int64_t, double, std::complex<double>>;
+
+at::Scalar to_scalar(const Number& number) {
+  if (const auto* complex = std::get_if<std::complex<double>>(&number)) return c10::complex<double>(*complex);
+  if (const auto* real = std::get_if<double>(&number)) return *real;
+  if (const auto* integer = std::get_if<std::int64_t>(&number)) return *integer;
+  return std::get<bool>(number);
+}
 
 // What every factory takes beside its size.
 struct Lying {
@@ -64,10 +76,10 @@ void bind_factories(py::module_& m) {
         return randn(n, l.mesh, l.placements, l.options);
       },
       size);
-  bind_factory<Numbers, at::Scalar>(
+  bind_factory<Numbers, Number>(
       m, "full",
-      [](const Numbers& n, const at::Scalar& value, const Lying& l) -> at::Tensor {
-        return full(n, value, l.mesh, l.placements, l.options);
+      [](const Numbers& n, const Number& value, const Lying& l) -> at::Tensor {
+        return full(n, to_scalar(value), l.mesh, l.placements, l.options);
       },
       size, py::arg("fill_value"));
   bind_factory<std::int64_t, std::int64_t, Numbers>(

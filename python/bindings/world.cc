@@ -61,6 +61,17 @@ void spawn_ranks(int world_size, const py::function& fn, double timeout, int int
   if (cause) std::rethrow_exception(cause);
 }
 
+// The mesh along a group of torch.distributed, which has these ranks of the world.
+DeviceMesh mesh_of_group(const py::object& group, const std::vector<std::int64_t>& ranks,
+                         const std::string& device_type, const std::optional<DeviceMesh::Names>& names) {
+  auto impl = std::make_shared<GroupImpl>();
+  impl->process_group = shared(group);
+  impl->rank = impl->process_group->getRank();
+  impl->ranks = ranks;
+  return DeviceMesh::from_group(Group(std::shared_ptr<const GroupImpl>(std::move(impl))),
+                                c10::Device(device_type).type(), names.value_or(DeviceMesh::Names()));
+}
+
 std::string describe(const Group& group) {
   return c10::str("Group(rank=", group.rank(), ", ranks=", c10::IntArrayRef(group.ranks()), ")");
 }
@@ -133,6 +144,8 @@ void bind_worlds(py::module_& m) {
     set_process_rank(nullptr);
   });
   m.def("is_world_of_torch", &is_world_of_torch);
+  m.def("mesh_of_group", &mesh_of_group, py::arg("group"), py::arg("ranks"), py::arg("device_type"),
+        py::arg("mesh_dim_names") = py::none());
   m.def(
       "init_process_group",
       [](const std::string& backend, const std::string& init_method, int rank, int world_size,

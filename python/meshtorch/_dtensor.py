@@ -57,6 +57,11 @@ class DTensor(metaclass=_DTensorType):
         )
 
 
+def _wait(tensor):
+    """The tensor when its data is there: the result of a collective may be under way."""
+    return _C.wait_tensor(tensor)
+
+
 def _described(tensor):
     """Global shape, placements, mesh and this rank's shard."""
     parts = [
@@ -116,8 +121,7 @@ def install():
         setattr(torch.Tensor, name, _OfDistributed(name, function))
     for name, function in _VALUES.items():
         setattr(torch.Tensor, name, _OfDistributed(name, function, is_value=True))
-    # A collective's result may be there already, so that every tensor can be waited for.
-    torch.Tensor.wait = _C.wait_tensor
+    torch.Tensor.wait = _wait  # of every tensor: a collective's result may be there already
     _replace_for_distributed("__repr__", lambda self, **_: _described(self))
     _replace_for_distributed("__deepcopy__", _copied)
     _replace_for_distributed("__reduce_ex__", _reduced)

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from . import _world
+from . import _C, _world
 from ._C import DeviceMesh, init_device_mesh
 
 __all__ = ["DeviceMesh", "init_device_mesh"]
@@ -15,20 +15,23 @@ def _rebuild(device_type, ranks, names):
 
 
 def _from_group(group, device_type, mesh=None, *, mesh_dim_names=None):
-    """The mesh along a ProcessGroup of torch.distributed, or along several, one an axis. Uses these groups."""
+    """The mesh along a ProcessGroup of torch.distributed, which it uses, or along several, one an axis.
+
+    Of several, those are used whose ranks have no group in meshtorch yet.
+    """
     if isinstance(group, dist.ProcessGroup):
         ranks = dist.get_process_group_ranks(group)
         if mesh is not None and torch.as_tensor(mesh).tolist() != ranks:
             raise ValueError(f"meshtorch: mesh {mesh} does not have the ranks of the group, {ranks}")
-        groups, mesh = [group], ranks
-    else:
-        groups = list(group)
-        if not groups or mesh is None or mesh_dim_names is None:
-            raise ValueError(
-                f"meshtorch: from_group of {len(groups)} groups needs at least one of them, mesh and mesh_dim_names"
-            )
-        if torch.as_tensor(mesh).ndim != len(groups):
-            raise ValueError(f"meshtorch: mesh {mesh} has not one axis for each of {len(groups)} groups")
+        _world.ensure()
+        return _C.mesh_of_group(group, ranks, device_type, mesh_dim_names)
+    groups = list(group)
+    if not groups or mesh is None or mesh_dim_names is None:
+        raise ValueError(
+            f"meshtorch: from_group of {len(groups)} groups needs at least one of them, mesh and mesh_dim_names"
+        )
+    if torch.as_tensor(mesh).ndim != len(groups):
+        raise ValueError(f"meshtorch: mesh {mesh} has not one axis for each of {len(groups)} groups")
     for one in groups:
         _world.offer_group(one)
     return DeviceMesh(device_type, mesh, mesh_dim_names=mesh_dim_names)

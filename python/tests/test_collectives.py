@@ -83,7 +83,11 @@ def use_groups_of_torch(w):
     w.same(funcol.all_reduce(torch.tensor([float(w.rank)]), "sum", mesh), torch.tensor([1.0 if w.rank < 2 else 5.0]))
     crossing = [dist.new_group([0, 2]), dist.new_group([1, 3])][w.rank % 2]
     grid = DeviceMesh.from_group([crossing, mine_of], "cpu", [[0, 1], [2, 3]], mesh_dim_names=("dp", "tp"))
-    assert grid.get_all_groups() == [crossing, mine_of]
+    assert [dist.get_process_group_ranks(g) for g in grid.get_all_groups()] == [
+        dist.get_process_group_ranks(g) for g in (crossing, mine_of)
+    ]
+    with pytest.raises(ValueError, match="needs at least one of them, mesh and mesh_dim_names"):
+        DeviceMesh.from_group([crossing, mine_of], "cpu")
     with pytest.raises(ValueError, match="does not have the ranks of the group"):
         DeviceMesh.from_group(mine_of, "cpu", [0, 3])
     with pytest.raises(ValueError, match="not in ascending order"):

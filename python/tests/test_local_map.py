@@ -154,11 +154,11 @@ def test_gradients_and_nested_values(ranks):
 
 def mix(w):
     split = distribute_tensor(torch.arange(4.0), w.mesh(), ROWS)
-    with pytest.raises(RuntimeError, match="(?i)mix"):
+    with pytest.raises(RuntimeError, match="got a plain tensor beside distributed ones"):
         split + torch.ones(4)
     with implicit_replication():
         w.same((split + torch.ones(4)).full_tensor(), torch.arange(4.0) + 1)
-    with pytest.raises(RuntimeError, match="(?i)mix"):
+    with pytest.raises(RuntimeError, match="got a plain tensor beside distributed ones"):
         split + torch.ones(4)
 
 

@@ -26,6 +26,7 @@ def test_repr_shows_shape_placements_mesh_and_shard(fake_world):
     assert repr(x + 0).endswith("grad_fn=<AddBackward0>)")
     assert repr(nn.Parameter(x.detach())) == "Parameter containing:\n" + text + ", requires_grad=True)"
     assert repr(torch.ones(2)) == "tensor([1., 1.])"
+    assert x._spec.tensor_meta.shape == (4,) and x._spec.mesh == mesh and x._spec.placements == (Shard(0),)
     assert repr(x._spec).startswith("DTensor(Float[4], [S(0)] on DeviceMesh")
 
 
@@ -148,7 +149,7 @@ def test_torch_modules_losses_and_optimizers_agree_with_one_device(ranks):
 def read_values(w):
     x = distribute_tensor(torch.arange(6.0), w.mesh(), [Shard(0)])
     if w.kind != "fake":
-        assert x.sum().item() == 15 and bool((x >= 0).all()) and float(x[5]) == 5 and x.tolist() == list(range(6))
+        assert x.sum().item() == 15 and bool((x >= 0).all()) and float(x[5]) == 5
         assert [row.item() for row in x] == list(range(6))
         assert f"{x.sum():.1f}" == "15.0"
     assert len(x) == 6 and x.numel() == 6 and x.device.type == "cpu" and x.type() == "torch.FloatTensor"

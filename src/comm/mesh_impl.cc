@@ -112,6 +112,7 @@ std::shared_ptr<MeshImpl> MeshImpl::of_group(const Group& group, c10::DeviceType
   mesh->content_ =
       content_of(device_type, group.ranks(), shape, names) + c10::str("|", group.process_group().get());
   mesh->names_ = std::move(names);
+  mesh->backend_ = context->world().backend;
   mesh->world_rank_ = context->world().rank;
   mesh->context_ = context;
   mesh->coordinate_ = Numbers{group.rank()};

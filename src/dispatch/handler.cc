@@ -25,9 +25,9 @@ void append_number(CallKey& key, const c10::IValue& value) {
   } else if (value.isNone()) {
     key.push_back(4);
   } else if (value.isIntList()) {
-    const auto numbers = value.toIntList();
+    const auto numbers = value.toListRef();
     key.push_back(5 + static_cast<std::int64_t>(numbers.size()) * 16);
-    for (const std::int64_t number : numbers) key.push_back(number);
+    for (const c10::IValue& number : numbers) key.push_back(number.toInt());
   } else if (value.isList()) {
     const auto items = value.toListRef();
     key.push_back(6 + static_cast<std::int64_t>(items.size()) * 16);
@@ -81,7 +81,7 @@ void Handler::run_by_rule() {
 
 bool Handler::is_sure_to_share_memory(const Decision& decision) const {
   const DTensorMeta& base = *operands_[0].meta;
-  return decision.moves[0] == nullptr && !base.write_back && (!info_.local_op || base.local.is_contiguous());
+  return decision.moves[0] == nullptr && !base.write_back && (!info_.is_reshape || base.local.is_contiguous());
 }
 
 torch::jit::Stack Handler::copy_of_arguments() const {

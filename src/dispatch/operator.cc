@@ -167,8 +167,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle)
       std::any_of(arguments.begin(), arguments.end(), is_generator)) {
     special = draw_replicated;
   }
-  if (name == "view" || name == "_unsafe_view")
-    local_op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::reshape", "");
+  is_reshape = name == "view" || name == "_unsafe_view";
 }
 
 std::optional<std::size_t> OperatorInfo::find(std::string_view argument) const {

@@ -52,9 +52,8 @@ struct OperatorInfo {
   std::atomic<const RuleEntry*> rule = nullptr;
   // The functional operator with the same arguments, for in-place and out= variants.
   std::optional<c10::OperatorHandle> functional;
-  // The operator that runs on the shards, if it is another one: views of shards that do not lie as the whole
-  // does are copies.
-  std::optional<c10::OperatorHandle> local_op;
+  // view and its kin: on a shard that does not lie as the whole does it is a copy.
+  bool is_reshape = false;
   // What is done instead of applying a rule; null for most.
   void (*special)(Handler&) = nullptr;
 };

@@ -26,6 +26,15 @@ void replace_list(const OperatorInfo& info, const Operands& operands, c10::Array
   }
 }
 
+// A shard need not lie as the whole does: then its view is a copy.
+void reshape(torch::jit::Stack& stack) {
+  c10::SmallVector<std::int64_t, 8> sizes;
+  for (const c10::IValue& size : stack.back().toListRef()) sizes.push_back(size.toInt());
+  const at::Tensor local = stack[stack.size() - 2].toTensor();
+  torch::jit::drop(stack, 2);
+  stack.emplace_back(local.is_contiguous() ? local.view(sizes) : local.reshape(sizes));
+}
+
 }  // namespace
 
 void replace_operands(const OperatorInfo& info, const Operands& operands, c10::ArrayRef<at::Tensor> locals,
@@ -50,7 +59,11 @@ std::vector<at::Tensor> change_arguments(const LocalChanges& changes, c10::IValu
 
 void run_local_call(const OperatorInfo& info, const LocalChanges& changes, torch::jit::Stack& stack) {
   const auto elsewhere = change_arguments(changes, stack.data() + (stack.size() - info.arguments.size()));
-  (info.local_op ? *info.local_op : info.op).callBoxed(&stack);
+  if (info.is_reshape) {
+    reshape(stack);
+  } else {
+    info.op.callBoxed(&stack);
+  }
   for (const at::Tensor& outside : elsewhere) clear_rows(stack.back().toTensor(), outside);
   if (changes.stand_in)
     empty_results(*changes.stand_in, stack.data() + (stack.size() - info.returned_argument.size()),

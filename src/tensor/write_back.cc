@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 
+#include <optional>
+
 #include "redistribute/execute/execute.h"
 #include "tensor/from_local.h"
 
@@ -29,7 +31,8 @@ at::Tensor base_with(const at::Tensor& view, const WriteBack& way) {
 at::Tensor wrap_view(at::Tensor local, const ResultPlan& plan, const at::Tensor& base, bool moved,
                      const c10::OperatorHandle& op, const torch::jit::Stack& arguments, std::size_t result) {
   // A view of a normal tensor is a normal tensor, also under inference mode: it shares the version counter.
-  const c10::InferenceMode mode(c10::InferenceMode::is_enabled() && base.is_inference());
+  std::optional<c10::InferenceMode> mode;
+  if (c10::InferenceMode::is_enabled()) mode.emplace(base.is_inference());
   using Kind = WriteBack::Kind;
   const DTensorMeta& meta = *meta_of(base);
   const Kind kind = moved ? Kind::moved : local.is_alias_of(meta.local) ? Kind::shared : Kind::reshaped;
