@@ -5,7 +5,8 @@
 
 namespace meshtorch {
 
-// The same tensor; a plain gradient that comes back to it becomes a replicated one.
-at::Tensor guard_gradient(const at::Tensor& tensor);
+// For the result of an operator on distributed tensors: plain gradients that the operator's derivative gives
+// become replicated ones.
+void guard_gradients(const at::Tensor& result);
 
 }  // namespace meshtorch

@@ -45,7 +45,7 @@ Op::RedOpType on_bytes_of_bools(Op::RedOpType op) {
 
 at::Tensor prepared(const at::Tensor& t) {
   wait_pending(t);
-  const at::Tensor plain = t.detach().contiguous();
+  const at::Tensor plain = t.detach().resolve_conj().resolve_neg().contiguous();
   return plain.dim() == 0 ? plain.view({1}) : plain;
 }
 

@@ -247,6 +247,13 @@ void Handler::finish(std::initializer_list<at::Tensor> results) {
   for (const at::Tensor& result : results) stack_.emplace_back(result);
 }
 
+void Handler::finish_written() {
+  torch::jit::Stack returned;
+  for (const int index : info_.returned_argument) returned.push_back(argument(static_cast<std::size_t>(index)));
+  stack_.resize(base_);
+  for (c10::IValue& value : returned) stack_.push_back(std::move(value));
+}
+
 at::Tensor Handler::call_again() const {
   torch::jit::Stack arguments = copy_of_arguments();
   info_.op.callBoxed(&arguments);

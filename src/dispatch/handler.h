@@ -27,6 +27,8 @@ class Handler {
   // Takes the arguments off the stack and puts a result on it.
   void finish(c10::IValue result);
   void finish(std::initializer_list<at::Tensor> results);
+  // The same with the arguments that the operator returns, or nothing.
+  void finish_written();
   // Runs the same operator with the arguments as they are now, and gives its one result.
   at::Tensor call_again() const;
 

@@ -98,6 +98,14 @@ std::optional<c10::OperatorHandle> functional_variant(const OperatorInfo& info,
   return std::nullopt;
 }
 
+// Lists that are written, and results of operators that no rule describes: the functional operator makes them.
+bool writes_by_functional(const OperatorInfo& info) {
+  const bool is_by_hand = special_operator(rule_name(info.functional->operator_name())) != nullptr;
+  return std::any_of(info.arguments.begin(), info.arguments.end(), [&](const ArgumentInfo& argument) {
+    return argument.is_out && (is_by_hand || argument.kind == ArgumentInfo::Kind::tensor_list);
+  });
+}
+
 // The rule that is in force for the operator, or for the functional operator that it is a variant of.
 const RuleEntry* rule_for(const OperatorInfo& info) {
   return rule_in_force(info.functional ? rule_name(info.functional->operator_name()) : info.name);
@@ -130,7 +138,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle)
     }
     info.is_written = a.alias_info() != nullptr && a.alias_info()->isWrite();
     // The schema of batch norm does not say that it updates its statistics.
-    if (name == "native_batch_norm")
+    if (name.starts_with("native_batch_norm") || name.starts_with("batch_norm_update_stats"))
       info.is_written |= info.name == "running_mean" || info.name == "running_var";
     info.is_out = info.is_written && (a.is_out() || a.kwarg_only());
     info.is_in_key = info.kind == ArgumentInfo::Kind::other && decides(*a.real_type());
@@ -159,13 +167,14 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle)
   }
   changes_shape = op.hasTag(at::Tag::inplace_view);
   is_composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  is_view |= name == "_unsafe_view";  // some composite operators write through it
   if (writes) functional = functional_variant(*this, schema);
   rule = rule_for(*this);
   special = special_operator(name);
+  if (special == nullptr && functional && writes_by_functional(*this)) special = write_results;
   const auto is_generator = [](const ArgumentInfo& argument) { return argument.name == "generator"; };
-  if (special == nullptr && rule == nullptr && !is_composite && op.hasTag(at::Tag::nondeterministic_seeded) &&
-      std::any_of(arguments.begin(), arguments.end(), is_generator)) {
-    special = draw_replicated;
+  if (special == nullptr && rule == nullptr && !is_composite && op.hasTag(at::Tag::nondeterministic_seeded)) {
+    special = std::any_of(arguments.begin(), arguments.end(), is_generator) ? draw_replicated : refuse_to_draw;
   }
   is_reshape = name == "view" || name == "_unsafe_view";
 }

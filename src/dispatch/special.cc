@@ -9,6 +9,7 @@
 
 #include "dispatch/handler.h"
 #include "dispatch/special_random.h"
+#include "dispatch/stack_call.h"
 #include "local/class_split_loss.h"
 #include "tensor/from_local.h"
 
@@ -266,6 +267,32 @@ void first_of(Handler& call) {
 }
 
 }  // namespace
+
+void write_results(Handler& call) {
+  torch::jit::Stack stack;
+  std::vector<at::Tensor> outs;
+  for (std::size_t i = 0; i < call.info().arguments.size(); ++i) {
+    if (!call.info().arguments[i].is_out) {
+      stack.push_back(call.argument(i));
+      continue;
+    }
+    for (const at::Tensor& out : tensors_in(call.argument(i))) outs.push_back(out);
+  }
+  call.info().functional->callBoxed(&stack);
+  const std::vector<at::Tensor> results = tensors_in(stack);
+  TORCH_CHECK_VALUE(outs.size() <= results.size(), "meshtorch: `", call.info().op.schema().name(), "` has ",
+                    results.size(), " results, and got ", outs.size(),
+                    " tensors to write to\n  overload: ", call.info().name,
+                    "\n  do: pass one tensor for each result");
+  for (std::size_t i = 0; i < outs.size(); ++i) {
+    if (outs[i].sizes() != results[i].sizes() && meta_of(outs[i]) != nullptr) {
+      adopt(outs[i], results[i].to(outs[i].scalar_type()));
+    } else {
+      outs[i].copy_(results[i]);
+    }
+  }
+  call.finish_written();
+}
 
 void (*special_operator(const std::string& name))(Handler&) {
   static const std::unordered_map<std::string, void (*)(Handler&)> operators{

@@ -11,4 +11,7 @@ class Handler;
 // special treatment.
 void (*special_operator(const std::string& name))(Handler&);
 
+// For out= variants: runs the functional operator, and writes its results.
+void write_results(Handler& call);
+
 }  // namespace meshtorch

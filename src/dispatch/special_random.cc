@@ -142,26 +142,6 @@ void rrelu_with_noise(Handler& call) {
   call.finish(is_in_place ? written.copy_(result) : result);
 }
 
-// Draws as the operator without `out` does, and writes the result there.
-void draw_out(Handler& call) {
-  const auto& functional = call.info().functional;
-  TORCH_CHECK_NOT_IMPLEMENTED(functional, "meshtorch: `", call.info().op.schema().name(),
-                              "` is not supported on a distributed tensor\n  overload: ", call.info().name,
-                              "\n  do: call it without `out`, and copy_ the result");
-  const std::size_t last = call.info().arguments.size() - 1;
-  const at::Tensor out = call.argument(last).toTensor();
-  torch::jit::Stack stack;
-  for (std::size_t i = 0; i < last; ++i) stack.push_back(call.argument(i));
-  functional->callBoxed(&stack);
-  const at::Tensor result = stack.back().toTensor();
-  if (out.sizes() != result.sizes() && meta_of(out) != nullptr) {
-    adopt(out, result);
-  } else {
-    out.copy_(result);
-  }
-  call.finish(out);
-}
-
 }  // namespace
 
 void (*random_operator(const std::string& name))(Handler&) {
@@ -205,18 +185,6 @@ void (*random_operator(const std::string& name))(Handler&) {
       {"native_dropout", native_dropout},
       {"rrelu_with_noise", rrelu_with_noise},
       {"rrelu_with_noise_", rrelu_with_noise},
-      {"bernoulli.out", draw_out},
-      {"bernoulli.Tensor_out", draw_out},
-      {"bernoulli.float_out", draw_out},
-      {"normal.Tensor_float_out", draw_out},
-      {"normal.float_Tensor_out", draw_out},
-      {"normal.Tensor_Tensor_out", draw_out},
-      {"rand_like.out", draw_out},
-      {"rand_like.generator_out", draw_out},
-      {"randn_like.out", draw_out},
-      {"randn_like.generator_out", draw_out},
-      {"randint_like.out", draw_out},
-      {"randint_like.low_dtype_out", draw_out},
   };
   const auto found = operators.find(name);
   return found == operators.end() ? nullptr : found->second;
@@ -233,6 +201,13 @@ void draw_replicated(Handler& call) {
   call.argument(arguments.index("generator")) =
       at::detail::createCPUGenerator(join_words(words[0], words[1]));
   call.run_by_rule();
+}
+
+void refuse_to_draw(Handler& call) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "meshtorch: `", call.info().op.schema().name(),
+                              "` takes no generator, and each rank would draw numbers of its own\n  overload: ",
+                              call.info().name,
+                              "\n  do: use meshtorch::rand and its kin, or draw in place (uniform_, normal_)");
 }
 
 }  // namespace meshtorch

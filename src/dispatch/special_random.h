@@ -14,4 +14,7 @@ void (*random_operator(const std::string& name))(Handler&);
 // with a generator of torch whose seed is drawn, so that all ranks get the same, whatever their number.
 void draw_replicated(Handler& call);
 
+// For random operators that take no generator: the ranks would draw unequal numbers.
+void refuse_to_draw(Handler& call);
+
 }  // namespace meshtorch

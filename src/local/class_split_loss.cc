@@ -167,7 +167,9 @@ bool class_split_log_softmax_backward(Handler& call) {
   const auto split = as_class_split({1, -1, output_tensor, meta_of(output_tensor)}, dim);
   if (!split) return false;
   MeshImpl& mesh = call.mesh();
-  const at::ScalarType dtype = call.argument(3).toScalarType();
+  // As LibTorch does: the type of the gradient, unless the input was of a narrower one.
+  const bool was_widened = gradient.scalar_type() == at::kFloat && call.argument(3).toScalarType() == at::kHalf;
+  const at::ScalarType dtype = was_widened ? at::kHalf : gradient.scalar_type();
   at::Tensor output = split->meta->local;
   at::Tensor g = local_in(gradient, split->meta->layout, mesh);
   if (at::isReducedFloatingType(output.scalar_type())) output = output.to(at::kFloat), g = g.to(at::kFloat);

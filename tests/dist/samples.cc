@@ -2,6 +2,7 @@
 #include "samples.h"
 
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 
@@ -11,18 +12,22 @@ namespace {
 struct Table {
   std::vector<Call> calls;
   std::multimap<std::string, std::size_t> of_packet;   // by the name without overload
-  std::map<std::string, std::string> reasons;  // not to draw
+  std::map<std::string, std::string> reasons;          // not to draw
+  std::set<std::string> never;                         // not even samples
 };
 
-// "mm bmm: f[5,4], f[4,6]" is a call of each operator; "! name: reason" one that is not drawn.
+// "mm bmm: f[5,4], f[4,6]" is a call of each operator; "! name: reason" one that is not drawn, and "!! name:
+// reason" one that is not called either.
 void read_line(const std::string& line, Table& table) {
   const std::size_t colon = line.find(':');
   if (colon == std::string::npos) throw std::invalid_argument("expected operators: arguments in: " + line);
-  const bool is_reason = line[0] == '!';
-  std::istringstream names(line.substr(is_reason ? 1 : 0, colon - (is_reason ? 1 : 0)));
+  const std::size_t marks = line.find_first_not_of('!');
+  const bool is_reason = marks > 0;
+  std::istringstream names(line.substr(marks, colon - marks));
   for (std::string name; names >> name;) {
     if (is_reason) {
       table.reasons[name] = line.substr(colon + 2);
+      if (marks == 2) table.never.insert(name);
       continue;
     }
     table.of_packet.emplace(name.substr(0, name.find('.')), table.calls.size());
@@ -98,6 +103,7 @@ const std::vector<Call>& all_samples() { return table().calls; }
 
 std::vector<Call> samples_of(const c10::OperatorHandle& op) {
   std::vector<Call> found;
+  if (table().never.contains(name_of(op.operator_name()))) return found;
   const auto [begin, end] = table().of_packet.equal_range(functional_packet(op));
   for (auto entry = begin; entry != end; ++entry) {
     const Call& sample = table().calls[entry->second];

@@ -81,6 +81,7 @@ class SchemaDraw {
       case c10::TypeKind::SymIntType:
         if (argument.real_type()->str().find("ScalarType") != std::string::npos || argument.name() == "dtype")
           return word(Value::Kind::word, one_of<const char*>(random_, {"double", "float", "long"}));
+        if (contains(argument.name(), {"memory_format", "layout"})) return of(Value::Kind::integer, 0);
         return integer(argument.name());
       case c10::TypeKind::StringType:
         return word(Value::Kind::string, one_of<const char*>(random_, {"mean", "sum", "none", "reflect", "ij", "trunc",
@@ -181,10 +182,6 @@ Call varied(Call call, Random& random) {
   return call;
 }
 
-bool draws_from_schema_alone(const c10::OperatorHandle& op) {
-  return reason_not_to_draw(name_of(op.operator_name())).empty();
-}
-
 }  // namespace
 
 bool takes_tensors(const c10::OperatorHandle& op) {
@@ -197,13 +194,15 @@ bool takes_tensors(const c10::OperatorHandle& op) {
 std::vector<DrawnCall> draw_calls(const c10::OperatorHandle& op, int count, Random& random) {
   std::vector<DrawnCall> drawn;
   const std::vector<Call> samples = samples_of(op);
-  if (samples.empty() && !draws_from_schema_alone(op)) return drawn;
+  const bool is_free = reason_not_to_draw(name_of(op.operator_name())).empty();
+  if (samples.empty() && !is_free) return drawn;
   for (int attempt = 0; attempt < kAttempts && static_cast<int>(drawn.size()) < count; ++attempt) {
     // The samples themselves first, then variations of them.
     const std::size_t index = static_cast<std::size_t>(attempt);
-    Call call = samples.empty()          ? SchemaDraw(random).draw(op)
-                : index < samples.size() ? samples[index]
-                                         : varied(samples[random() % samples.size()], random);
+    const bool as_it_is = index < samples.size() || !is_free;
+    Call call = samples.empty() ? SchemaDraw(random).draw(op)
+                : as_it_is      ? samples[index % samples.size()]
+                                : varied(samples[random() % samples.size()], random);
     if (call.tensor_texts().empty()) continue;
     if (auto run = plain_run(call)) drawn.push_back({std::move(call), std::move(*run)});
   }

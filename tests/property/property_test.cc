@@ -82,7 +82,7 @@ std::string coverage(const c10::OperatorHandle& op, const Record& record) {
   const OperatorInfo& info = operator_info(op);
   if (info.special != nullptr) return "by hand";
   if (info.rule != nullptr) return "rule";
-  return info.is_composite ? "decomposed" : "right";
+  return info.is_composite ? "decomposed" : "replicated";
 }
 
 std::vector<c10::OperatorHandle> aten_operators(const std::string& pattern) {

@@ -39,7 +39,7 @@ void add_factorizations(RuleTable& ops) {
 // Matrices of one batch; anything else, as batches that are broadcast, is not split.
 void add_solvers(RuleTable& ops) {
   ops.choose({"cholesky_solve", "_cholesky_solve_helper"}, [](const OpCall& call) -> RuleUse {
-    const Shape factor = call.shape(call.name() == "cholesky_solve" ? "input2" : "A");
+    const Shape factor = call.shape(call.has("input2") ? "input2" : "A");
     return {have_one_batch(call.shape("self"), factor) ? Rule("*a.. _ n, a.. _ _ -> a.. _ n")
                                                        : Rule("_.., _.. -> _..")};
   });
