@@ -81,7 +81,8 @@ void Handler::run_by_rule() {
 
 bool Handler::is_sure_to_share_memory(const Decision& decision) const {
   const DTensorMeta& base = *operands_[0].meta;
-  return decision.moves[0] == nullptr && !base.write_back && (!info_.is_reshape || base.local.is_contiguous());
+  return decision.moves[0] == nullptr && !base.write_back &&
+         (!info_.is_reshape || base.local.is_contiguous());
 }
 
 torch::jit::Stack Handler::copy_of_arguments() const {
@@ -249,7 +250,8 @@ void Handler::finish(std::initializer_list<at::Tensor> results) {
 
 void Handler::finish_written() {
   torch::jit::Stack returned;
-  for (const int index : info_.returned_argument) returned.push_back(argument(static_cast<std::size_t>(index)));
+  for (const int index : info_.returned_argument)
+    returned.push_back(argument(static_cast<std::size_t>(index)));
   stack_.resize(base_);
   for (c10::IValue& value : returned) stack_.push_back(std::move(value));
 }

@@ -27,8 +27,8 @@ class RuleCall {
   // Only the shape of this operand of the rule matters.
   bool is_shape_only(std::size_t rule_tensor) const;
 
-  // False if the operator's kernels need elements, and some rank would have none of a tensor, nor could zeros stand in for
-  // them. The same on every rank.
+  // False if the operator's kernels need elements, and some rank would have none of a tensor, nor could zeros
+  // stand in for them. The same on every rank.
   bool suits_kernels(const Choice& choice, const Shape& mesh) const;
 
   // What the call of the rank at `coordinate` needs changed; nothing if no change makes it right.

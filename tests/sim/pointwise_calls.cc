@@ -45,7 +45,8 @@ Value some_value(const c10::Argument& argument) {
 }
 
 // Every list gets three tensors.
-Call pointwise_call(const OperatorInfo& info, const TensorText& kind, const Sizes& first, const Sizes& others) {
+Call pointwise_call(const OperatorInfo& info, const TensorText& kind, const Sizes& first,
+                    const Sizes& others) {
   Call call(info.op);
   bool is_first = true;
   for (std::size_t i = 0; i < info.arguments.size(); ++i) {
@@ -94,11 +95,15 @@ std::vector<Call> pointwise_calls() {
       const Call call = pointwise_call(info, kind, first, others);
       if (is_taken(call)) all.push_back(call);
     };
-    for (const TensorText& kind : {TensorText{"p", 0, {}, {}}, {"f", 0, {}, {}}, {"n", 0, {}, {}},
-                                   {"b", 0, {}, {}}, {"z", 0, {}, {}}, {"f", 32, {}, {}}})
+    for (const TensorText& kind : {TensorText{"p", 0, {}, {}},
+                                   {"f", 0, {}, {}},
+                                   {"n", 0, {}, {}},
+                                   {"b", 0, {}, {}},
+                                   {"z", 0, {}, {}},
+                                   {"f", 32, {}, {}}})
       add(kind, {5, 4}, {5, 4});
-    for (const auto& [first, others] : std::vector<std::pair<Sizes, Sizes>>{
-             {{5, 4}, {4}}, {{5, 1}, {1, 4}}, {{5, 4}, {}}, {{}, {}}})
+    for (const auto& [first, others] :
+         std::vector<std::pair<Sizes, Sizes>>{{{5, 4}, {4}}, {{5, 1}, {1, 4}}, {{5, 4}, {}}, {{}, {}}})
       add({"p", 0, {}, {}}, first, others);
   }
   return all;
