@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -96,6 +97,7 @@ int main(int argc, char** argv) {
   mallopt(M_MMAP_THRESHOLD, 1 << 20);  // what is freed is given back, so that one step does not hide the next
   mt::init_process_group();
   bool is_small = true;
+  const bool removes_directory = mt::get_rank() == 0 && !std::filesystem::exists(directory);
   {
     const mt::DeviceMesh mesh = mt::init_device_mesh(c10::DeviceType::CPU, {mt::get_world_size()});
     const auto rows = static_cast<std::int64_t>(mebibytes * kMiB / kTensors / 4 / 2048);
@@ -130,6 +132,8 @@ int main(int argc, char** argv) {
         report("load checkpoint", watch([&] { mt::checkpoint::load(directory, state_of(make(at::kFloat))); }),
                shard, shard + kAllowed);
   }
+  mt::barrier();
+  if (removes_directory) std::filesystem::remove_all(directory);
   mt::destroy_process_group();
   return is_small ? 0 : 1;
 }
