@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -26,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kMiB = 1 << 20;
 constexpr int kTensors = 16;
+constexpr double kAllowed = 48;  // MiB beside the shards: what is kept of the map, pieces to convert, threads
 
 // A line of /proc/self/status, in MiB.
 double status(const std::string& key) {
@@ -73,7 +75,8 @@ std::string name_of(int i) { return "t" + std::to_string(i); }
 
 mt::Placement placement_of(int i) { return i % 2 == 0 ? mt::Shard(0) : mt::Shard(1); }
 
-void print(const char* what, const Peak& peak, double shard) {
+// False if the rank needed more than `limit` MiB.
+bool report(const char* what, const Peak& peak, double shard, double limit) {
   mt::barrier();
   for (int rank = 0; rank < mt::get_world_size(); ++rank) {
     if (rank == mt::get_rank()) {
@@ -83,6 +86,7 @@ void print(const char* what, const Peak& peak, double shard) {
     }
     mt::barrier();
   }
+  return peak.memory.resident <= limit;
 }
 
 }  // namespace
@@ -92,6 +96,8 @@ int main(int argc, char** argv) {
   const double mebibytes = argc > 2 ? std::atof(argv[2]) : 1024;
   mallopt(M_MMAP_THRESHOLD, 1 << 20);  // what is freed is given back, so that one step does not hide the next
   mt::init_process_group();
+  bool is_small = true;
+  const bool removes_directory = mt::get_rank() == 0 && !std::filesystem::exists(directory);
   {
     const mt::DeviceMesh mesh = mt::init_device_mesh(c10::DeviceType::CPU, {mt::get_world_size()});
     const auto rows = static_cast<std::int64_t>(mebibytes * kMiB / kTensors / 4 / 2048);
@@ -110,17 +116,24 @@ int main(int argc, char** argv) {
     {
       const auto tensors = make(at::kFloat);
       for (const auto& [name, tensor] : tensors) tensor.fill_(1);
-      print("export_hf", watch([&] { mt::checkpoint::export_hf(directory, tensors, "{}"); }), shard);
-      print("save", watch([&] { mt::checkpoint::save(directory, state_of(tensors)); }), shard);
+      is_small &= report("export_hf", watch([&] { mt::checkpoint::export_hf(directory, tensors, "{}"); }),
+                         shard, kAllowed);
+      is_small &=
+          report("save", watch([&] { mt::checkpoint::save(directory, state_of(tensors)); }), shard, kAllowed);
     }
     const auto load_file = [&](const auto& tensors) {
       const mt::safetensors::Files files(directory);
       for (const auto& [name, tensor] : tensors) mt::safetensors::load_into(tensor, files, name);
     };
-    print("load float32", watch([&] { load_file(make(at::kFloat)); }), shard);
-    print("load as bfloat16", watch([&] { load_file(make(at::kBFloat16)); }), shard / 2);
-    print("load checkpoint", watch([&] { mt::checkpoint::load(directory, state_of(make(at::kFloat))); }),
-          shard);
+    is_small &= report("load float32", watch([&] { load_file(make(at::kFloat)); }), shard, shard + kAllowed);
+    is_small &= report("load as bfloat16", watch([&] { load_file(make(at::kBFloat16)); }), shard / 2,
+                       shard / 2 + kAllowed);
+    is_small &=
+        report("load checkpoint", watch([&] { mt::checkpoint::load(directory, state_of(make(at::kFloat))); }),
+               shard, shard + kAllowed);
   }
+  mt::barrier();
+  if (removes_directory) std::filesystem::remove_all(directory);
   mt::destroy_process_group();
+  return is_small ? 0 : 1;
 }

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -57,7 +58,7 @@ void save(const std::string& directory, const State& state);
 // A save that goes on in the background.
 class AsyncSave {
  public:
-  explicit AsyncSave(std::shared_future<void> done, std::shared_ptr<bool> is_reported)
+  explicit AsyncSave(std::shared_future<void> done, std::shared_ptr<std::atomic<bool>> is_reported)
       : done_(std::move(done)), is_reported_(std::move(is_reported)) {}
 
   // Blocks until the checkpoint is complete. Throws what went wrong, on any rank.
@@ -66,7 +67,7 @@ class AsyncSave {
 
  private:
   std::shared_future<void> done_;
-  std::shared_ptr<bool> is_reported_;
+  std::shared_ptr<std::atomic<bool>> is_reported_;
 };
 
 // As save(), but returns when this rank's part is copied: the state may change at once. An error that nobody

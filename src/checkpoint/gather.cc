@@ -7,6 +7,7 @@
 #include <exception>
 #include <thread>
 
+#include "comm/error_text.h"
 #include "comm/rank_context.h"
 
 namespace meshtorch::checkpoint {
@@ -37,16 +38,6 @@ std::vector<std::string> gather_texts(const std::string& mine, RankContext& cont
     texts.emplace_back(text, static_cast<std::size_t>(lengths.const_data_ptr<std::int64_t>()[rank]));
   }
   return texts;
-}
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const c10::Error& e) {
-    return e.what_without_backtrace();
-  } catch (const std::exception& e) {
-    return e.what();
-  }
 }
 
 // One exchange after the other, each under a number of its own.
@@ -126,7 +117,7 @@ std::vector<Json> run_together(const Gather& gather, const std::function<Json()>
     mine["result"] = work();
   } catch (const std::exception&) {
     failure = std::current_exception();
-    mine["error"] = text_of(failure);
+    mine["error"] = error_text(failure);
   }
   std::vector<Json> results;
   std::string peer_failure;

@@ -7,8 +7,6 @@
 #include "checkpoint/files_impl.h"
 #include "checkpoint/fill.h"
 #include "checkpoint/module_tensors.h"
-#include "meshtorch/distribute_module.h"
-#include "tensor/meta.h"
 
 namespace meshtorch::safetensors {
 namespace {

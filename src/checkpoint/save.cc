@@ -12,7 +12,7 @@ namespace {
 // The latest background save of this rank: the end of its thread waits for it.
 struct LatestSave {
   std::shared_future<void> done;
-  std::shared_ptr<bool> is_reported;
+  std::shared_ptr<std::atomic<bool>> is_reported;
 
   ~LatestSave() {
     try {
@@ -25,7 +25,7 @@ struct LatestSave {
     if (!done.valid()) return;
     const std::shared_future<void> finished = std::exchange(done, {});
     finished.wait();
-    if (!std::exchange(*is_reported, true)) finished.get();
+    if (!is_reported->exchange(true)) finished.get();
   }
 };
 
@@ -48,7 +48,7 @@ AsyncSave save_async(const std::string& directory, const State& state) {
   const auto draft = std::make_shared<Draft>(directory, state);
   draft->snapshot();
   LatestSave& latest = latest_save();
-  latest.is_reported = std::make_shared<bool>(false);
+  latest.is_reported = std::make_shared<std::atomic<bool>>(false);
   latest.done = std::async(std::launch::async,
                            [draft, gather = gather_by_store(draft->meeting())] { draft->write(gather); });
   return AsyncSave(latest.done, latest.is_reported);

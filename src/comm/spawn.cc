@@ -4,23 +4,12 @@
 
 #include <thread>
 
+#include "comm/error_text.h"
 #include "comm/rank_context.h"
 #include "meshtorch/launch.h"
 
 namespace meshtorch {
 namespace {
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const c10::Error& e) {
-    return e.what_without_backtrace();
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "an exception that is not a std::exception";
-  }
-}
 
 int threads_for_each(int world_size) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
@@ -51,14 +40,15 @@ void spawn(int world_size, const std::function<void(int rank)>& fn, const SpawnO
     } catch (...) {
       const auto error = std::current_exception();
       set_thread_rank(nullptr);
-      threads->fail(rank, error, text_of(error));
+      threads->fail(rank, error, error_text(error));
     }
   };
   std::vector<std::jthread> ranks;
   ranks.reserve(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) ranks.emplace_back(run, rank);
   for (std::jthread& rank : ranks) rank.join();
-  if (const auto error = threads->failure()) throw RankError(threads->failed_rank(), text_of(error), error);
+  if (const auto error = threads->failure())
+    throw RankError(threads->failed_rank(), error_text(error), error);
 }
 
 }  // namespace meshtorch

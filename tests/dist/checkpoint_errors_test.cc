@@ -2,6 +2,7 @@
 #include <meshtorch/checkpoint.h>
 
 #include <fstream>
+#include <thread>
 
 #include "numbers.h"
 #include "scratch_directory.h"
@@ -202,6 +203,40 @@ TEST(CheckpointErrors, RanksThatDisagreeAreTold) {
               "in: saving "
               "it\n  do: give the same global tensor on every rank");
   });
+}
+
+TEST(CheckpointErrors, FakeRanksHaveNothingToSave) {
+  mt::init_process_group({.backend = "fake", .init_method = "tcp://none:0", .rank = 0, .world_size = 8});
+  int64_t step = 0;
+  EXPECT_EQ(error_of([&] { cp::save("nowhere", cp::State().add("step", step)); }),
+            "meshtorch: fake ranks hold no data to save or load\n  in: a world of 8 fake ranks\n  do: use "
+            "threads or "
+            "gloo");
+  EXPECT_FALSE(fs::exists("nowhere"));
+  mt::destroy_process_group();
+}
+
+TEST(CheckpointErrors, ThreadsWithoutAStoreCannotSaveInTheBackground) {
+  if (ranks_are_processes()) GTEST_SKIP() << "the launcher's variables say another rank";
+  const std::string directory = scratch_path("own_threads").string();
+  const auto run = [&](int rank) {
+    mt::init_process_group({.init_method = "threads://checkpoint", .rank = rank, .world_size = 2});
+    int64_t step = 3;
+    const cp::State state = cp::State().add("step", step);
+    EXPECT_EQ(error_of([&] { cp::save_async(directory, state); }),
+              "meshtorch: these ranks have no store through which they could agree in the background\n  in: "
+              "save_async"
+              "\n  do: use save, or start the ranks with spawn");
+    cp::save(directory, state);
+    step = 0;
+    cp::load(directory, state);
+    EXPECT_EQ(step, 3);
+    mt::destroy_process_group();
+  };
+  {
+    const std::jthread one(run, 1), zero(run, 0);
+  }
+  fs::remove_all(directory);
 }
 
 TEST(CheckpointErrors, StatesThatCannotBeSavedAreRefused) {
