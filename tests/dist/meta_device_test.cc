@@ -78,6 +78,7 @@ TEST(MetaDevice, RealBackendsRefuseToSendNothing) {
               "meshtorch: `c10d::allreduce_` got tensors on the meta device, which have no data to send\n  "
               "backend: " +
                   mt::get_backend() + "\n  do: use the backend \"fake\", or give the tensors data");
+    mt::barrier();  // nobody leaves before all have met
   });
 }
 
