@@ -26,7 +26,7 @@ CommandResult run_llama(const Ranks& ranks, const std::string& arguments);
 
 // Trains a tiny model whose width, vocabulary and sequence the ranks share unevenly; fails the test if the
 // command fails.
-void train_tiny(const Ranks& ranks, const std::string& arguments);
+void train_tiny(const Ranks& ranks, const std::string& arguments, int rows = 4);
 
 std::vector<StepRecord> read_log(const std::string& file);
 
