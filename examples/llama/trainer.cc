@@ -144,13 +144,4 @@ StepOutcome Trainer::step(std::int64_t index, const TokenWindows& data) {
   return outcome;
 }
 
-double Trainer::loss(std::int64_t index, const TokenWindows& data) {
-  const torch::NoGradGuard no_grad;
-  double sum = 0;
-  for (std::int64_t part = 0; part < options_.accumulate; ++part) {
-    sum += part_loss(index, part, data).item<double>();
-  }
-  return sum;
-}
-
 }  // namespace llama

@@ -37,9 +37,6 @@ class Trainer {
   // Step 0, 1, … of the training.
   StepOutcome step(std::int64_t index, const TokenWindows& data);
 
-  // The mean loss over the step's rows, without changing anything.
-  double loss(std::int64_t index, const TokenWindows& data);
-
   torch::optim::AdamW& optimizer() { return optimizer_; }
 
  private:

@@ -24,8 +24,9 @@ struct Ranks {
 // `meshtorch-llama <arguments>` on these ranks, at most 100 seconds.
 CommandResult run_llama(const Ranks& ranks, const std::string& arguments);
 
-// Trains a tiny model whose sizes no number of ranks divides; fails the test if the command fails.
-void train_tiny(const Ranks& ranks, const std::string& arguments);
+// Trains a tiny model whose width, vocabulary and sequence the ranks share unevenly; fails the test if the
+// command fails.
+void train_tiny(const Ranks& ranks, const std::string& arguments, int rows = 4);
 
 std::vector<StepRecord> read_log(const std::string& file);
 

@@ -13,9 +13,9 @@ namespace {
 
 constexpr double kFloat64 = 1e-9, kFloat32 = 1e-4;
 
-std::vector<StepRecord> losses_on(const Ranks& ranks, const std::string& arguments) {
+std::vector<StepRecord> losses_on(const Ranks& ranks, const std::string& arguments, int rows = 4) {
   const TemporaryFile log("log.jsonl");
-  train_tiny(ranks, arguments + " --log " + log.path().string());
+  train_tiny(ranks, arguments + " --log " + log.path().string(), rows);
   return read_log(log.path());
 }
 
@@ -45,11 +45,17 @@ TEST_P(EqualLosses, InFloat32) {
 INSTANTIATE_TEST_SUITE_P(Meshes, EqualLosses,
                          ::testing::Values(Ranks{1, 2}, Ranks{1, 4}, Ranks{2, 2}, Ranks{1, 1, true},
                                            Ranks{1, 2, true}, Ranks{1, 4, true}, Ranks{2, 2, true}),
-                         [](const auto& info) { return info.param.name(); });
+                         [](const auto& tested) { return tested.param.name(); });
 
 TEST(Train, AccumulatedPartsOfABatchGiveTheSameLosses) {
-  const std::string arguments = "--steps 8 --dtype float64 --batch-size 6";
-  expect_equal_losses(losses_on({2, 2}, arguments + " --accumulate 3"), losses_on({}, arguments), kFloat64);
+  const std::string arguments = "--steps 8 --dtype float64";
+  expect_equal_losses(losses_on({2, 2}, arguments + " --accumulate 3", 6), losses_on({}, arguments, 6),
+                      kFloat64);
+}
+
+TEST(Train, RowsThatDpSharesUnevenlyGiveTheSameLosses) {
+  const std::string arguments = "--steps 4 --dtype float64";
+  expect_equal_losses(losses_on({2, 2}, arguments, 5), losses_on({}, arguments, 5), kFloat64);
 }
 
 TEST(Train, ATiedOutputGivesTheSameLosses) {
@@ -99,8 +105,7 @@ TEST(Train, ALossThatIsNotFiniteStopsWithACheckpoint) {
   EXPECT_NE(again.output.find("1 steps are done"), std::string::npos) << again.output;
 }
 
-// 2 layers of a sequence-parallel Llama. Each half layer gathers the sequence and scatters its result,
-// forward and backward; so do the embedding (scatter) and the output (gather). The rest is in docs/llama.md.
+// A sequence-parallel Llama; docs/llama_training.md has the same by hand.
 TEST(Train, AStepCommunicatesWhatTheHandCountSays) {
   const CommandResult result = run_llama(
       {2, 2}, "train --data " MESHTORCH_DEMO_TEXT
@@ -115,17 +120,22 @@ TEST(Train, AStepCommunicatesWhatTheHandCountSays) {
     if (words >> name >> count) counts.emplace(name, count);
   }
   constexpr int kLayers = 2;
+  // Attention and MLP gather the sequence forward, and so do the gradients of their scattered results; the
+  // output gathers forward, the embedding's gradient backward.
   EXPECT_EQ(counts["all_gather_into_tensor"], 2 * (2 * kLayers) + 2) << result.output;
   EXPECT_EQ(counts["reduce_scatter_tensor"], 2 * (2 * kLayers) + 2) << result.output;
+  // Gradients over dp: of split parameters, and of the norms, which are pending over tp too.
   EXPECT_EQ(counts["all_reduce_coalesced"], 2) << result.output;
-  EXPECT_EQ(counts["all_reduce"], 5) << result.output;
+  // Largest logit, sum of exponentials and chosen logit over tp; rows and loss over dp; the gradients' norm.
+  EXPECT_EQ(counts["all_reduce"], 6) << result.output;
 }
 
 TEST(Train, WritesTraceAndLossCurve) {
   const TemporaryFile trace("trace.json"), svg("loss.svg");
   train_tiny({2, 2}, "--steps 6 --trace " + trace.path().string() + " --svg " + svg.path().string());
   std::map<int, int> updates;
-  for (const auto& event : nlohmann::json::parse(trace.content()).at("traceEvents")) {
+  const nlohmann::json all = nlohmann::json::parse(trace.content());
+  for (const auto& event : all.at("traceEvents")) {
     if (event.at("name") == "update") updates[event.at("pid")] += 1;
   }
   EXPECT_EQ(updates, (std::map<int, int>{{0, 2}, {1, 2}, {2, 2}, {3, 2}})) << "two steps of each rank";
