@@ -71,7 +71,8 @@ void bind_spec(py::module_& m) {
           "shape", [](const DTensorSpec& s) { return py::module_::import("torch").attr("Size")(s.shape); })
       .def_property_readonly("stride", [](const DTensorSpec& s) { return py::tuple(py::cast(s.strides)); })
       .def_property_readonly("dtype", [](const DTensorSpec& s) { return s.dtype; })
-      .def_property_readonly("tensor_meta", [](const py::object& self) { return self; })  // shape, stride, dtype
+      .def_property_readonly("tensor_meta",
+                             [](const py::object& self) { return self; })  // shape, stride, dtype
       .def_property_readonly("ndim", [](const DTensorSpec& s) { return s.shape.size(); })
       .def(
           "__eq__",

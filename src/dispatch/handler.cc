@@ -79,7 +79,8 @@ void Handler::run_by_rule() {
 
 bool Handler::is_sure_to_share_memory(const Decision& decision) const {
   const DTensorMeta& base = *operands_[0].meta;
-  return decision.moves[0] == nullptr && !base.write_back && (!info_.is_reshape || base.local.is_contiguous());
+  return decision.moves[0] == nullptr && !base.write_back &&
+         (!info_.is_reshape || base.local.is_contiguous());
 }
 
 torch::jit::Stack Handler::copy_of_arguments() const {
