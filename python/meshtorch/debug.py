@@ -3,6 +3,7 @@
 import threading
 
 import torch
+import torch.distributed._functional_collectives  # makes torch.ops.c10d_functional, by which counts are asked for
 
 from . import _C
 from ._C import decision_cache_statistics, explain_redistribute

@@ -4,7 +4,6 @@ import json
 
 import meshtorch
 import meshtorch.functional_collectives as funcol
-import pytest
 import torch
 import torch.distributed as dist
 from meshtorch import DTensor, Replicate, Shard, distribute_tensor
@@ -29,29 +28,38 @@ class Communicating(nn.Module):
         return funcol.all_reduce(x, "sum", self.group)
 
 
-@pytest.mark.parametrize("is_coalesced", [False, True])
-def test_functional_collectives_are_counted_by_either_name(fake_world, is_coalesced):
-    comm = CommDebugMode()
-    with comm:
-        Communicating(dist.group.WORLD, is_coalesced)(torch.randn(20, 10))
-    counts = comm.get_comm_counts()
-    assert comm.get_total_counts() == 3
-    last = "all_reduce_coalesced" if is_coalesced else "all_reduce"
-    for name in (last, "all_gather_into_tensor", "reduce_scatter_tensor"):
-        assert counts[getattr(functional, name)] == counts[getattr(torch.ops._c10d_functional, name)] == counts[name] == 1
-    assert counts[functional.broadcast] == counts["broadcast"] == 0
-    assert counts[plain._allgather_base_] == counts[plain._allgather_base_.default] == 1
+def count_functional_collectives(w):
+    for is_coalesced in (False, True):
+        comm = CommDebugMode()
+        with comm:
+            Communicating(w.mesh().get_group(), is_coalesced)(torch.randn(20, 10))
+        counts = comm.get_comm_counts()
+        assert comm.get_total_counts() == 3
+        last = "all_reduce_coalesced" if is_coalesced else "all_reduce"
+        for name in (last, "all_gather_into_tensor", "reduce_scatter_tensor"):
+            assert counts[getattr(functional, name)] == counts[name] == 1
+            assert counts[getattr(torch.ops._c10d_functional, name)] == 1
+        assert counts[functional.broadcast] == counts["broadcast"] == 0
+        assert counts[plain._allgather_base_] == counts[plain._allgather_base_.default] == 1
 
 
-def test_operators_on_distributed_tensors_are_counted(fake_world):
-    mesh, comm = fake_world.mesh(), CommDebugMode()
-    x = DTensor.from_local(torch.randn(4, 8, requires_grad=True), mesh, [Shard(0)], run_check=False)
+def test_functional_collectives_are_counted_by_any_of_their_names(ranks):
+    ranks(count_functional_collectives)
+
+
+def count_operators(w):
+    mesh, comm = w.mesh(), CommDebugMode()
+    x = DTensor.from_local(torch.randn(4, 4 * w.size, requires_grad=True), mesh, [Shard(0)], run_check=False)
     y = DTensor.from_local(torch.randn(4, 32, requires_grad=True), mesh, [Shard(0)], run_check=False)
     with comm:
         torch.mm(x, y)
     counts = comm.get_comm_counts()
     assert comm.get_total_counts() == counts[functional.all_gather_into_tensor] == 1
     assert counts[functional.all_reduce] == counts[functional.reduce_scatter_tensor] == 0
+
+
+def test_operators_on_distributed_tensors_are_counted(ranks):
+    ranks(count_operators)
 
 
 def test_collectives_of_torch_distributed_are_counted_too_and_outside_nothing_is(fake_world):
