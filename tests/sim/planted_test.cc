@@ -38,7 +38,8 @@ TEST(RuleProof, FindsAPendingSumOfWhatIsNotLinear) {
 }
 
 TEST(RuleProof, FindsANumberThatIsAddedOnEveryRank) {
-  EXPECT_EQ(option_of(mistake(RuleEntry("*... -> ..."), "add.Scalar: f[5,4], 3")), "P(sum) -> P(sum): linear");
+  EXPECT_EQ(option_of(mistake(RuleEntry("*... -> ..."), "add.Scalar: f[5,4], 3")),
+            "P(sum) -> P(sum): linear");
 }
 
 TEST(RuleProof, FindsTwoTermsThatAreTwoFactors) {
@@ -103,12 +104,14 @@ TEST(RuleProof, FindsAShapeThatIsNotTheOperators) {
 }
 
 TEST(RuleProof, FindsValuesThatWereSaidNotToMatter) {
-  EXPECT_EQ(option_of(mistake(RuleEntry("... -> ...").shape_only("self"), "neg: f[5,4]")), "R -> R: replicate");
+  EXPECT_EQ(option_of(mistake(RuleEntry("... -> ...").shape_only("self"), "neg: f[5,4]")),
+            "R -> R: replicate");
 }
 
 TEST(RuleProof, SaysWhatIsWrongOnOneScreen) {
   const std::string message = mistake(RuleEntry("a.. b -> a.. b"), "cumsum: n[4,4], 1");
-  EXPECT_EQ(message.substr(0, message.find("differs by ")), "meshtorch: the rule of `cumsum` is wrong: result 0 ");
+  EXPECT_EQ(message.substr(0, message.find("differs by ")),
+            "meshtorch: the rule of `cumsum` is wrong: result 0 ");
   EXPECT_EQ(message.substr(message.find('\n')),
             "\n  rule   a.. b -> a.. b\n"
             "  option S(1) -> S(1): split b\n"
