@@ -93,18 +93,20 @@ std::vector<Call> pointwise_calls() {
     const OperatorInfo& info = meshtorch::operator_named(name);
     const auto add = [&](const TensorText& kind, const Sizes& first, const Sizes& others) {
       const Call call = pointwise_call(info, kind, first, others);
-      if (is_taken(call)) all.push_back(call);
+      if (!is_taken(call)) return false;
+      all.push_back(call);
+      return true;
     };
-    for (const TensorText& kind : {TensorText{"p", 0, {}, {}},
-                                   {"f", 0, {}, {}},
-                                   {"n", 0, {}, {}},
-                                   {"b", 0, {}, {}},
-                                   {"z", 0, {}, {}},
-                                   {"f", 32, {}, {}}})
-      add(kind, {5, 4}, {5, 4});
-    for (const auto& [first, others] :
-         std::vector<std::pair<Sizes, Sizes>>{{{5, 4}, {4}}, {{5, 1}, {1, 4}}, {{5, 4}, {}}, {{}, {}}})
-      add({"p", 0, {}, {}}, first, others);
+    // The first type that the operator takes, on every shape; whole and complex numbers on one.
+    for (const TensorText& kind :
+         {TensorText{"p", 0, {}, {}}, {"n", 0, {}, {}}, {"b", 0, {}, {}}, {"z", 0, {}, {}}}) {
+      if (!add(kind, {5, 4}, {5, 4})) continue;
+      add(kind, {5, 4}, {4});
+      add(kind, {5, 1}, {1, 4});
+      add(kind, {}, {});
+      break;
+    }
+    for (const char* kind : {"n", "z"}) add({kind, 0, {}, {}}, {3, 2}, {3, 2});
   }
   return all;
 }
