@@ -1,6 +1,7 @@
 // Everything of meshtorch. Each header can also be included by itself.
 #pragma once
 
+#include "meshtorch/checkpoint.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/debug.h"
 #include "meshtorch/device_mesh.h"
@@ -21,6 +22,7 @@
 #include "meshtorch/random.h"
 #include "meshtorch/register_rule.h"
 #include "meshtorch/rule.h"
+#include "meshtorch/safetensors.h"
 #include "meshtorch/trace.h"
 #include "meshtorch/version.h"
 #include "meshtorch/visualize.h"
