@@ -3,7 +3,6 @@
 A result may still be under way: its first use waits, and so does its method wait().
 """
 
-from . import _C
 from ._C import (
     all_gather_into_tensor_coalesced,
     all_gather_tensor,
