@@ -179,10 +179,14 @@ void add_scans_and_sorts(RuleTable& ops) {
 }
 
 void add_fourier(RuleTable& ops) {
-  ops.choose({"_fft_c2c", "_fft_r2c", "_fft_c2r"}, [](const OpCall& call) {
-    return along(marked(call.integers("dim"), call.shape("self")),
-                 {.then = Then::another_size, .linear = true});
-  });
+  for (const char* op : {"_fft_c2c", "_fft_r2c", "_fft_c2r"}) {
+    ops.choose(op,
+               [](const OpCall& call) {
+                 return along(marked(call.integers("dim"), call.shape("self")),
+                              {.then = Then::another_size, .linear = true});
+               })
+        .needs_elements(true);
+  }
 }
 
 }  // namespace
