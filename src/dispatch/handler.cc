@@ -284,7 +284,8 @@ void Handler::finish(std::initializer_list<at::Tensor> results) {
 
 void Handler::finish_written() {
   torch::jit::Stack returned;
-  for (const int index : info_.returned_argument) returned.push_back(argument(static_cast<std::size_t>(index)));
+  for (const int index : info_.returned_argument)
+    returned.push_back(argument(static_cast<std::size_t>(index)));
   stack_.resize(base_);
   for (c10::IValue& value : returned) stack_.push_back(std::move(value));
 }

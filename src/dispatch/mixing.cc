@@ -30,8 +30,8 @@ class Depth {
   int& depth_;
 };
 
-// The mesh of a call whose tensors are all distributed; null if one is plain, since then a plain result may be
-// a part of it that differs between ranks.
+// The mesh of a call whose tensors are all distributed; null if one is plain, since then a plain result may
+// be a part of it that differs between ranks.
 std::shared_ptr<MeshImpl> mesh_of_all(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   std::shared_ptr<MeshImpl> mesh;
   const auto count = op.schema().arguments().size();
@@ -51,9 +51,10 @@ at::Tensor as_distributed(const at::Tensor& t, const std::shared_ptr<MeshImpl>& 
   TORCH_CHECK_NOT_IMPLEMENTED(t.layout() == at::kStrided, "meshtorch: `", op.schema().name(),
                               "` of distributed tensors would be a ", t.layout(),
                               " tensor, and distributed tensors are strided\n  do: call it on full_tensor()");
-  TORCH_CHECK_NOT_IMPLEMENTED(!t.requires_grad(), "meshtorch: `", op.schema().name(),
-                              "` copies distributed tensors into a plain one, through which no distributed "
-                              "gradient comes back\n  do: use cat, stack and constant_pad_nd instead, or detach() its arguments");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !t.requires_grad(), "meshtorch: `", op.schema().name(),
+      "` copies distributed tensors into a plain one, through which no distributed "
+      "gradient comes back\n  do: use cat, stack and constant_pad_nd instead, or detach() its arguments");
   return DTensor::from_local(t, DeviceMesh(mesh), mesh->replicated()->placements, {.shape = t.sizes().vec()});
 }
 
@@ -85,7 +86,8 @@ void run_guarded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
     guard_gradients(stack->back().toTensor());
 }
 
-void run_guarded_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+void run_guarded_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                           torch::jit::Stack* stack) {
   run_composite(op, keys, stack);
   if (stack->back().isTensor() && stack->back().toTensor().requires_grad())
     guard_gradients(stack->back().toTensor());
@@ -94,9 +96,10 @@ void run_guarded_composite(const c10::OperatorHandle& op, c10::DispatchKeySet ke
 // The composite ones among them are names of others.
 bool is_guarded_composite(const std::string& name) {
   static const std::set<std::string> names{
-      "greater_.Scalar", "greater_.Tensor", "greater_equal_.Scalar", "greater_equal_.Tensor",
-      "less_.Scalar",    "less_.Tensor",    "less_equal_.Scalar",    "less_equal_.Tensor",
-      "not_equal_.Scalar", "not_equal_.Tensor", "matrix_exp"};
+      "greater_.Scalar",       "greater_.Tensor",    "greater_equal_.Scalar",
+      "greater_equal_.Tensor", "less_.Scalar",       "less_.Tensor",
+      "less_equal_.Scalar",    "less_equal_.Tensor", "not_equal_.Scalar",
+      "not_equal_.Tensor",     "matrix_exp"};
   return names.contains(name);
 }
 

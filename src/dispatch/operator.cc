@@ -97,7 +97,8 @@ std::optional<c10::OperatorHandle> functional_variant(const OperatorInfo& info,
   return std::nullopt;
 }
 
-// Lists that are written, and results of operators that no rule describes: the functional operator makes them.
+// Lists that are written, and results of operators that no rule describes: the functional operator makes
+// them.
 bool writes_by_functional(const OperatorInfo& info) {
   const bool is_by_hand = special_operator(rule_name(info.functional->operator_name())) != nullptr;
   return std::any_of(info.arguments.begin(), info.arguments.end(), [&](const ArgumentInfo& argument) {
@@ -157,7 +158,11 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle)
   if (special == nullptr && functional && writes_by_functional(*this)) special = write_results;
   const auto is_generator = [](const ArgumentInfo& argument) { return argument.name == "generator"; };
   if (special == nullptr && rule == nullptr && !is_composite && op.hasTag(at::Tag::nondeterministic_seeded)) {
-    special = std::any_of(arguments.begin(), arguments.end(), is_generator) ? draw_replicated : refuse_to_draw;
+    if (std::any_of(arguments.begin(), arguments.end(), is_generator)) {
+      special = draw_replicated;
+    } else if (writes) {
+      special = refuse_to_draw;
+    }
   }
   if (name == "view" || name == "_unsafe_view")
     local_op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::reshape", "");

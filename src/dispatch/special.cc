@@ -129,7 +129,8 @@ void norm_scalar_opt_dim(Handler& call) {
 // The distance of two tensors is the norm of their difference.
 void dist(Handler& call) {
   const at::Tensor difference = call.argument(0).toTensor() - call.argument(1).toTensor();
-  call.finish(vector_norm(difference, order_of(call.argument(2)), reduced_dims(difference), false, std::nullopt));
+  call.finish(
+      vector_norm(difference, order_of(call.argument(2)), reduced_dims(difference), false, std::nullopt));
 }
 
 void foreach_norm(Handler& call) {
@@ -142,9 +143,9 @@ void foreach_norm(Handler& call) {
 }
 
 void allclose(Handler& call) {
-  const at::Tensor is_close = at::isclose(call.argument(0).toTensor(), call.argument(1).toTensor(),
-                                          call.argument(2).toDouble(), call.argument(3).toDouble(),
-                                          call.argument(4).toBool());
+  const at::Tensor is_close =
+      at::isclose(call.argument(0).toTensor(), call.argument(1).toTensor(), call.argument(2).toDouble(),
+                  call.argument(3).toDouble(), call.argument(4).toBool());
   call.finish(is_close.all().item().toBool());
 }
 
@@ -152,7 +153,8 @@ void is_same_size(Handler& call) {
   call.finish(call.argument(0).toTensor().sizes() == call.argument(1).toTensor().sizes());
 }
 
-// Equal limits stand for none: they are the smallest and the largest element; if these are equal, one to each side of them.
+// Equal limits stand for none: they are the smallest and the largest element; if these are equal, one to each
+// side of them.
 void histc(Handler& call) {
   const at::Tensor self = call.operands()[0].tensor;
   if (call.argument(2).toScalar().toDouble() == call.argument(3).toScalar().toDouble() && self.numel() > 0) {

@@ -204,10 +204,10 @@ void draw_replicated(Handler& call) {
 }
 
 void refuse_to_draw(Handler& call) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "meshtorch: `", call.info().op.schema().name(),
-                              "` takes no generator, and each rank would draw numbers of its own\n  overload: ",
-                              call.info().name,
-                              "\n  do: use meshtorch::rand and its kin, or draw in place (uniform_, normal_)");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "meshtorch: `", call.info().op.schema().name(),
+      "` takes no generator, and each rank would draw numbers of its own\n  overload: ", call.info().name,
+      "\n  do: use meshtorch::rand and its kin, or draw in place (uniform_, normal_)");
 }
 
 }  // namespace meshtorch

@@ -168,7 +168,8 @@ bool class_split_log_softmax_backward(Handler& call) {
   if (!split) return false;
   MeshImpl& mesh = call.mesh();
   // As LibTorch does: the type of the gradient, unless the input was of a narrower one.
-  const bool was_widened = gradient.scalar_type() == at::kFloat && call.argument(3).toScalarType() == at::kHalf;
+  const bool was_widened =
+      gradient.scalar_type() == at::kFloat && call.argument(3).toScalarType() == at::kHalf;
   const at::ScalarType dtype = was_widened ? at::kHalf : gradient.scalar_type();
   at::Tensor output = split->meta->local;
   at::Tensor g = local_in(gradient, split->meta->layout, mesh);

@@ -25,7 +25,8 @@ at::ScalarType type_of(const TensorText& text) {
   return at::kDouble;
 }
 
-// All kinds are exact in binary, so that terms add up to them without rounding. Each step of 7 modulo the count, plus a slope, so that order and value are unrelated.
+// All kinds are exact in binary, so that terms add up to them without rounding. Each step of 7 modulo the
+// count, plus a slope, so that order and value are unrelated.
 Tensor distinct(at::IntArrayRef sizes) {
   const int64_t n = c10::multiply_integers(sizes);
   const Tensor steps = torch::arange(n, torch::kDouble);
@@ -64,8 +65,8 @@ class Reader {
   std::string word() {
     skip_spaces();
     const std::size_t begin = at_;
-    while (at_ < text_.size() &&
-           (std::isalnum(static_cast<unsigned char>(text_[at_])) != 0 || std::strchr("_.+-", text_[at_]) != nullptr)) {
+    while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) != 0 ||
+                                  std::strchr("_.+-", text_[at_]) != nullptr)) {
       ++at_;
     }
     return text_.substr(begin, at_ - begin);
@@ -123,7 +124,8 @@ Value parse_word(const std::string& word) {
     return value;
   }
   const char* const end = word.data() + word.size();
-  if (const auto [stop, error] = std::from_chars(word.data(), end, value.integer); error == std::errc() && stop == end) {
+  if (const auto [stop, error] = std::from_chars(word.data(), end, value.integer);
+      error == std::errc() && stop == end) {
     value.kind = Value::Kind::integer;
   } else if (const auto [rest, problem] = std::from_chars(word.data(), end, value.real);
              problem == std::errc() && rest == end) {
@@ -168,10 +170,18 @@ std::string joined(const std::vector<int64_t>& numbers) {
 // ---- the dispatcher's values ----
 
 at::ScalarType type_named(const std::string& word) {
-  static const std::map<std::string, at::ScalarType> types{
-      {"float", at::kFloat}, {"double", at::kDouble}, {"half", at::kHalf},   {"bfloat16", at::kBFloat16},
-      {"long", at::kLong},   {"int", at::kInt},       {"char", at::kChar},   {"bool", at::kBool},
-      {"short", at::kShort}, {"byte", at::kByte},     {"complex", at::kComplexDouble}, {"complex64", at::kComplexFloat}};
+  static const std::map<std::string, at::ScalarType> types{{"float", at::kFloat},
+                                                           {"double", at::kDouble},
+                                                           {"half", at::kHalf},
+                                                           {"bfloat16", at::kBFloat16},
+                                                           {"long", at::kLong},
+                                                           {"int", at::kInt},
+                                                           {"char", at::kChar},
+                                                           {"bool", at::kBool},
+                                                           {"short", at::kShort},
+                                                           {"byte", at::kByte},
+                                                           {"complex", at::kComplexDouble},
+                                                           {"complex64", at::kComplexFloat}};
   const auto found = types.find(word);
   if (found == types.end()) throw std::invalid_argument("no dtype is called " + word);
   return found->second;
@@ -350,7 +360,8 @@ std::vector<TensorText*> Call::tensor_texts() {
 std::vector<Tensor> Call::tensors() const {
   std::vector<Tensor> all;
   for (const Value& value : arguments) {
-    for_each_tensor(value, [&](const TensorText& t) { all.push_back(t.make(static_cast<int64_t>(all.size()) + 1)); });
+    for_each_tensor(
+        value, [&](const TensorText& t) { all.push_back(t.make(static_cast<int64_t>(all.size()) + 1)); });
   }
   return all;
 }

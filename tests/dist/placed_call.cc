@@ -36,15 +36,14 @@ bool has_undefined_contents(const Call& call) {
   return name.find("empty") != std::string::npos || name.starts_with("resize");
 }
 
-bool is_differentiable(const Tensor& t) {
-  return t.defined() && (t.is_floating_point() || t.is_complex());
-}
+bool is_differentiable(const Tensor& t) { return t.defined() && (t.is_floating_point() || t.is_complex()); }
 
 void append(std::vector<c10::IValue>& flat, const c10::IValue& value) {
   if (value.isTensorList()) {
     for (const Tensor& t : value.toTensorVector()) flat.emplace_back(t);
   } else if (value.isList() || value.isTuple()) {
-    for (const c10::IValue& item : value.isTuple() ? value.toTupleRef().elements().vec() : value.toListRef().vec())
+    for (const c10::IValue& item :
+         value.isTuple() ? value.toTupleRef().elements().vec() : value.toListRef().vec())
       append(flat, item);
   } else {
     flat.push_back(value);
@@ -129,10 +128,11 @@ void compare(const std::string& what, const Tensor& actual, const Tensor& expect
   if (!mt::is_dtensor(actual)) throw Mismatch(what + " is plain");
   const Tensor whole = mt::DTensor(actual).full_tensor().detach();
   if (!with_contents) return;
-  const auto same = is_close(whole.resolve_conj().resolve_neg(), expected.detach().resolve_conj().resolve_neg(),
-                             tolerance(whole.scalar_type()));
+  const auto same = is_close(whole.resolve_conj().resolve_neg(),
+                             expected.detach().resolve_conj().resolve_neg(), tolerance(whole.scalar_type()));
   if (!same)
-    throw Mismatch(c10::str(what, " ", mt::to_string(mt::DTensor(actual).placements()), ": ", same.message()));
+    throw Mismatch(
+        c10::str(what, " ", mt::to_string(mt::DTensor(actual).placements()), ": ", same.message()));
 }
 
 void compare(const std::string& what, const std::vector<Tensor>& actual, const std::vector<Tensor>& expected,
@@ -171,9 +171,8 @@ void trace(const std::string& call) {
 // Autograd has no part in what is written to a tensor that was passed for it.
 bool writes_out(const Call& call) {
   const auto& arguments = call.op.schema().arguments();
-  return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& a) {
-    return is_written(a) && (a.is_out() || a.kwarg_only());
-  });
+  return std::any_of(arguments.begin(), arguments.end(),
+                     [](const c10::Argument& a) { return is_written(a) && (a.is_out() || a.kwarg_only()); });
 }
 
 // Where ranks that threw wait for the others, so that none is stopped that would have thrown by itself.
@@ -294,13 +293,14 @@ std::optional<Run> plain_run(const Call& call) {
   }
   if (!run || !is_random(call)) return run;
   const bool with_gradients = run->is_differentiated;
-  run.reset();
   try {
     mt::spawn(1, [&](int) {
       const c10::WarningUtils::WarningHandlerGuard rank_guard(&silence);
       const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {1});
       mt::manual_seed(kSeed);
-      const auto on_one = [&](const Tensor& t, std::size_t) { return placed_tensor(t, mesh, {mt::Replicate()}); };
+      const auto on_one = [&](const Tensor& t, std::size_t) {
+        return placed_tensor(t, mesh, {mt::Replicate()});
+      };
       Run here = run_call(call, with_gradients, on_one, on_one);
       const auto whole = [](const Tensor& t) {
         return t.defined() && mt::is_dtensor(t) ? mt::DTensor(t).full_tensor().detach() : t;
@@ -312,8 +312,7 @@ std::optional<Run> plain_run(const Call& call) {
       for (Tensor& t : here.gradients) t = whole(t);
       run = std::move(here);
     });
-  } catch (const mt::RankError&) {
-    return std::nullopt;
+  } catch (const mt::RankError&) {  // the distributed call will be refused
   }
   return run;
 }

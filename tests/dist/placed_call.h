@@ -6,8 +6,8 @@
 
 namespace meshtorch::testing {
 
-// What a call gave: its results, list elements one by one, then its arguments as they were afterwards, and the
-// gradients of its floating arguments.
+// What a call gave: its results, list elements one by one, then its arguments as they were afterwards, and
+// the gradients of its floating arguments.
 struct Run {
   std::vector<c10::IValue> results;
   std::vector<torch::Tensor> arguments;
@@ -15,13 +15,13 @@ struct Run {
   bool is_differentiated = false;
 };
 
-// What plain LibTorch gives; nothing if it refuses the call. Random operators are run on one rank instead, since
-// meshtorch has random numbers of its own.
+// What plain LibTorch gives; nothing if it refuses the call. Random operators are run on one rank instead,
+// since meshtorch has random numbers of its own.
 std::optional<Run> plain_run(const Call& call);
 
 struct PlacedCall {
   Call call;
-  std::vector<int64_t> mesh;                // its shape
+  std::vector<int64_t> mesh;               // its shape
   std::vector<mt::Placements> placements;  // one for each tensor
 
   // "mm: f[5,4], f[4,6] | 2x2 | S(0) R, P R", which parse reads.
@@ -32,12 +32,12 @@ struct PlacedCall {
 struct Verdict {
   enum class Kind : std::uint8_t { right, refused, wrong };
   Kind kind = Kind::right;
-  std::string what = {};            // the error, or what is wrong
+  std::string what = {};       // the error, or what is wrong
   bool is_replicated = false;  // an operator without a rule had to run on whole tensors
 };
 
-// Runs the call twice on thread ranks, the second time from the decisions of the first. It is refused if every
-// rank threw an error of its own before it waited for others.
+// Runs the call twice on thread ranks, the second time from the decisions of the first. It is refused if
+// every rank threw an error of its own before it waited for others.
 Verdict judge(const PlacedCall& placed, const Run& expected);
 
 // Runs it on this rank of a world that is there; throws what is wrong.

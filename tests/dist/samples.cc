@@ -11,9 +11,9 @@ namespace {
 
 struct Table {
   std::vector<Call> calls;
-  std::multimap<std::string, std::size_t> of_packet;   // by the name without overload
-  std::map<std::string, std::string> reasons;          // not to draw
-  std::set<std::string> never;                         // not even samples
+  std::multimap<std::string, std::size_t> of_packet;  // by the name without overload
+  std::map<std::string, std::string> reasons;         // not to draw
+  std::set<std::string> never;                        // not even samples
 };
 
 // "mm bmm: f[5,4], f[4,6]" is a call of each operator; "! name: reason" one that is not drawn, and "!! name:

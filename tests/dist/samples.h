@@ -1,4 +1,5 @@
-// The one table of operators with inputs to try them on: samples.txt, in which every line is calls of operators.
+// The one table of operators with inputs to try them on: samples.txt, in which every line is calls of
+// operators.
 #pragma once
 
 #include "call.h"
@@ -8,8 +9,8 @@ namespace meshtorch::testing {
 // All lines, one call for each operator that a line names.
 const std::vector<Call>& all_samples();
 
-// The calls in the table of this operator. An in-place or out= variant takes those of the operator that it is a
-// variant of, with new tensors to write to.
+// The calls in the table of this operator. An in-place or out= variant takes those of the operator that it is
+// a variant of, with new tensors to write to.
 std::vector<Call> samples_of(const c10::OperatorHandle& op);
 
 // The call of `variant` with the arguments of `sample`; nothing if it has others. What it writes besides are

@@ -25,7 +25,8 @@ class SchemaDraw {
  public:
   explicit SchemaDraw(Random& random) : random_(random) {
     using Sizes = std::vector<int64_t>;
-    sizes_ = one_of<Sizes>(random, {{5, 4}, {5, 4}, {4}, {3, 5, 4}, {4, 4}, {3, 4, 4}, {2, 3, 6, 6}, {2, 4, 5, 6, 6}, {}});
+    sizes_ = one_of<Sizes>(
+        random, {{5, 4}, {5, 4}, {4}, {3, 5, 4}, {4, 4}, {3, 4, 4}, {2, 3, 6, 6}, {2, 4, 5, 6, 6}, {}});
     kind_ = chance(random, 75) ? "f" : one_of<const char*>(random, {"p", "u", "n", "b", "d", "z"});
   }
 
@@ -84,9 +85,10 @@ class SchemaDraw {
         if (contains(argument.name(), {"memory_format", "layout"})) return of(Value::Kind::integer, 0);
         return integer(argument.name());
       case c10::TypeKind::StringType:
-        return word(Value::Kind::string, one_of<const char*>(random_, {"mean", "sum", "none", "reflect", "ij", "trunc",
-                                                                   "floor", "fro", "nuc", "prod", "amax", "linear", "left",
-                                                                   "constant", "tanh", "reduced", "L"}));
+        return word(Value::Kind::string,
+                    one_of<const char*>(
+                        random_, {"mean", "sum", "none", "reflect", "ij", "trunc", "floor", "fro", "nuc",
+                                  "prod", "amax", "linear", "left", "constant", "tanh", "reduced", "L"}));
       default:
         return of(Value::Kind::none);
     }
@@ -100,17 +102,20 @@ class SchemaDraw {
   Value list(const c10::Argument& argument, const c10::Type& element) {
     Value v = of(Value::Kind::list);
     const std::string& name = argument.name();
-    const bool is_integer = element.kind() == c10::TypeKind::IntType || element.kind() == c10::TypeKind::SymIntType;
+    const bool is_integer =
+        element.kind() == c10::TypeKind::IntType || element.kind() == c10::TypeKind::SymIntType;
     if (is_integer && contains(name, {"size", "shape"}) && !contains(name, {"kernel"})) {
       const std::size_t first = chance(random_, 60) ? 0 : random_() % (sizes_.size() + 1);
-      for (std::size_t d = first; d < sizes_.size(); ++d) v.items.push_back(of(Value::Kind::integer, sizes_[d]));
+      for (std::size_t d = first; d < sizes_.size(); ++d)
+        v.items.push_back(of(Value::Kind::integer, sizes_[d]));
       return v;
     }
     if (is_integer && contains(name, {"dim", "axes"})) {
       v.items.push_back(of(Value::Kind::integer, dim()));
       return v;
     }
-    const int count = argument.N().value_or(element.kind() == c10::TypeKind::TensorType ? 2 : one_of(random_, {1, 2, 2, 4}));
+    const int count = argument.N().value_or(
+        element.kind() == c10::TypeKind::TensorType ? 2 : one_of(random_, {1, 2, 2, 4}));
     for (int i = 0; i < count; ++i) v.items.push_back(value(argument, element));
     return v;
   }
@@ -120,7 +125,8 @@ class SchemaDraw {
     v.tensor.kind = kind_;
     v.tensor.sizes = sizes_;
     if (chance(random_, 20) && !sizes_.empty()) {
-      v.tensor.sizes = one_of<std::vector<int64_t>>(random_, {{sizes_.back()}, {sizes_[0]}, {}, {sizes_.rbegin(), sizes_.rend()}});
+      v.tensor.sizes = one_of<std::vector<int64_t>>(
+          random_, {{sizes_.back()}, {sizes_[0]}, {}, {sizes_.rbegin(), sizes_.rend()}});
     }
     if (contains(name, {"ind", "target", "offset", "length"})) v.tensor.kind = "i", v.tensor.number = 4;
     if (contains(name, {"mask", "condition"})) v.tensor.kind = "b";

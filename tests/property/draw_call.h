@@ -23,8 +23,8 @@ std::vector<DrawnCall> draw_calls(const c10::OperatorHandle& op, int count, Rand
 // A mesh of 2 to 4 ranks and a placement of each tensor.
 PlacedCall draw_placements(const Call& call, Random& random);
 
-// The sizes of the tensors; and the call with `to` for the size `from` of every tensor, for bounds of indices, and,
-// if asked, in lists of integers.
+// The sizes of the tensors; and the call with `to` for the size `from` of every tensor, for bounds of
+// indices, and, if asked, in lists of integers.
 std::vector<int64_t> sizes_in(Call call);
 Call with_size(Call call, int64_t from, int64_t to, bool in_lists);
 

@@ -2,21 +2,22 @@
 //   MESHTORCH_PROPERTY_SEED=7 MESHTORCH_PROPERTY_CASES=50   other and more draws for each operator
 //   MESHTORCH_PROPERTY_OPERATORS='linalg_.*'                only these
 //   MESHTORCH_PROPERTY_CASE='mm: f[5,4], f[4,6] | 2 | S(0), R'   this one call, as a failure prints it
-//   MESHTORCH_PROPERTY_TRACE=file                           each call before it runs: the last one has crashed
+//   MESHTORCH_PROPERTY_TRACE=file                           each call before it runs: the last one has
+//   crashed
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <regex>
 #include <sstream>
 
+#include "../dist/samples.h"
 #include "dispatch/operator.h"
 #include "draw_call.h"
-#include "../dist/samples.h"
 
 namespace meshtorch::testing {
 namespace {
 
-constexpr int kCases = 3;  // for each operator, in the normal run
+constexpr int kCases = 2;  // for each operator, in the normal run
 
 std::string setting(const char* name, const std::string& otherwise) {
   const char* value = std::getenv(name);
@@ -127,8 +128,10 @@ TEST_F(Property, EveryAtenOperatorIsRightOrRefused) {
     total.refused += record.refused;
     total.wrong += record.wrong;
   }
-  std::cout << total.right << " calls right, " << total.refused << " refused, " << total.wrong << " wrong" << std::endl;
-  if (const std::string file = setting("UPDATE_ATEN_OPERATORS", ""); !file.empty()) std::ofstream(file == "1" ? MESHTORCH_ATEN_OPERATORS : file) << lines.str();
+  std::cout << total.right << " calls right, " << total.refused << " refused, " << total.wrong << " wrong"
+            << std::endl;
+  if (const std::string file = setting("UPDATE_ATEN_OPERATORS", ""); !file.empty())
+    std::ofstream(file == "1" ? MESHTORCH_ATEN_OPERATORS : file) << lines.str();
   const bool is_normal_run = seed == 1 && cases == kCases && pattern == ".*";
   if (!is_normal_run) return;
   std::ifstream file(MESHTORCH_ATEN_OPERATORS);

@@ -36,7 +36,8 @@ TEST(Found, ZeroGradientsOfSignsAreDistributed) {
 
 TEST(Found, ZeroGradientsOfBackwardOperatorsAreDistributed) {
   expect_right("reflection_pad1d_backward: f[3,4,8], f[3,4,5], [2, 1] | 2 | S(0), R");
-  expect_right("avg_pool2d_backward: f[3,4,3,3], f[3,4,6,6], [2, 2], [2, 2], [0, 0], false, true, none | 2 | S(1), R");
+  expect_right(
+      "avg_pool2d_backward: f[3,4,3,3], f[3,4,6,6], [2, 2], [2, 2], [0, 0], false, true, none | 2 | S(1), R");
   expect_right("linalg_matrix_exp: m[3,4,4] | 2 | S(0)");
 }
 
@@ -58,8 +59,9 @@ TEST(Found, FourierTransformsLeaveNoRankWithoutElements) {
 
 TEST(Found, RunningStatisticsAreWrittenThoughTheSchemaDoesNotSaySo) {
   expect_right("batch_norm_update_stats: f[5,4,3], f[4], p[4], 0.1 | 2 | R, P, S(0)");
-  expect_right("native_batch_norm.out: f[5,4,3], f[4], f[4], f[4], p[4], true, 0.1, 1e-05, f[5,4,3], f[4], f[4] | 2 | "
-               "R, R, R, R, S(0), R, R, R");
+  expect_right(
+      "native_batch_norm.out: f[5,4,3], f[4], f[4], f[4], p[4], true, 0.1, 1e-05, f[5,4,3], f[4], f[4] | 2 | "
+      "R, R, R, R, S(0), R, R, R");
 }
 
 TEST(Found, WritesThroughAnUnsafeViewReachItsBase) {
@@ -103,15 +105,20 @@ TEST(Refused, RandomOperatorsWithoutAGenerator) {
 }
 
 TEST(Refused, CompositesThatWouldLoseTheGradient) {
-  EXPECT_EQ(refusal_of("pad_sequence: [f[5,4], f[3,4]] | 2 | S(0), R"),
-            "meshtorch: `aten::pad_sequence` copies distributed tensors into a plain one, through which no distributed "
-            "gradient comes back\n  do: use cat, stack and constant_pad_nd instead, or detach() its arguments");
+  EXPECT_EQ(
+      refusal_of("pad_sequence: [f[5,4], f[3,4]] | 2 | S(0), R"),
+      "meshtorch: `aten::pad_sequence` copies distributed tensors into a plain one, through which no "
+      "distributed "
+      "gradient comes back\n  do: use cat, stack and constant_pad_nd instead, or detach() its arguments");
 }
 
 TEST(Refused, SparseTensorsMadeOfDistributedOnes) {
-  EXPECT_EQ(refusal_of("sparse_csr_tensor.crow_col_value_size: t{0,1,2}, t{0,1}, f[2], [2, 2], double | 2 | R, R, R"),
-            "meshtorch: `aten::sparse_csr_tensor` of distributed tensors would be a SparseCsr tensor, and distributed "
-            "tensors are strided\n  do: call it on full_tensor()");
+  EXPECT_EQ(
+      refusal_of(
+          "sparse_csr_tensor.crow_col_value_size: t{0,1,2}, t{0,1}, f[2], [2, 2], double | 2 | R, R, R"),
+      "meshtorch: `aten::sparse_csr_tensor` of distributed tensors would be a SparseCsr tensor, and "
+      "distributed "
+      "tensors are strided\n  do: call it on full_tensor()");
 }
 
 TEST(Refused, MoreTensorsToWriteThanResults) {

@@ -56,11 +56,14 @@ Page operators_page() {
   }
   std::ostringstream page;
   page << "# Operators that run on shards\n\n"
-       << "Made by the test `OperatorsPage` from the table of rules and from `tests/golden/aten_operators.txt`, the "
+       << "Made by the test `OperatorsPage` from the table of rules and from "
+          "`tests/golden/aten_operators.txt`, the "
           "record of the property test; `UPDATE_OPERATORS_PAGE=1` writes it anew. "
-       << packets.size() << " operators in all: " << rule_table().entries().size() << " overloads of " << with_rule
+       << packets.size() << " operators in all: " << rule_table().entries().size() << " overloads of "
+       << with_rule
        << " have a rule, and the others below are decomposed into such operators, or written by hand; the "
-          "property test ran each of them on split tensors without the replicating fallback. In-place and `out=` "
+          "property test ran each of them on split tensors without the replicating fallback. In-place and "
+          "`out=` "
           "variants are not counted. How to read a rule: [rules](rules.md).\n"
        << others.str() << "\n## Operators with a rule\n\n| operator | rule |\n|---|---|\n"
        << rows.str();

@@ -143,8 +143,8 @@ struct Indexed {
   bool is_mask = false;
 };
 
-// Dims that no index names may be split, and so may the places, if all indices have one shape. They come where
-// the indexed dims were, or first if dims lie between those. Of masks, one alone.
+// Dims that no index names may be split, and so may the places, if all indices have one shape. They come
+// where the indexed dims were, or first if dims lie between those. Of masks, one alone.
 std::optional<Indexed> indexed_dims(const OpCall& call) {
   using Index = OpCall::Index;
   const Shape self = call.shape("self");
@@ -153,16 +153,17 @@ std::optional<Indexed> indexed_dims(const OpCall& call) {
   if (shapes.empty() || self.size() >= TensorPattern::kMaxDims) return std::nullopt;
   const auto masks = std::count(indices.begin(), indices.end(), Index::mask);
   const bool is_mask = masks == 1 && shapes.size() == 1;
-  if ((masks > 0 && !is_mask) || !std::all_of(shapes.begin(), shapes.end(), [&](const Shape& s) {
-        return s == shapes[0];
-      })) {
+  if ((masks > 0 && !is_mask) ||
+      !std::all_of(shapes.begin(), shapes.end(), [&](const Shape& s) { return s == shapes[0]; })) {
     return std::nullopt;
   }
   const auto first = std::find_if(indices.begin(), indices.end(), [](Index i) { return i != Index::none; });
-  const auto last_end = std::find_if(indices.rbegin(), indices.rend(), [](Index i) { return i != Index::none; }).base();
+  const auto last_end =
+      std::find_if(indices.rbegin(), indices.rend(), [](Index i) { return i != Index::none; }).base();
   const bool is_adjacent = std::find(first, last_end, Index::none) == last_end;
   const std::string places = is_mask ? " _" : " i..";
-  Indexed text{"", is_mask ? " _.." : " i..", is_adjacent ? "" : places, is_adjacent ? Shape{} : shapes[0], is_mask};
+  Indexed text{"", is_mask ? " _.." : " i..", is_adjacent ? "" : places, is_adjacent ? Shape{} : shapes[0],
+               is_mask};
   std::size_t d = 0;
   const auto keep = [&] {
     const std::string name = " x" + std::to_string(d);

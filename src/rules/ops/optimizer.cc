@@ -50,8 +50,7 @@ void add_binary(RuleTable& ops) {
 // optimizer does without is an empty list.
 void add_fused(RuleTable& ops) {
   for (const std::string op : {"_fused_adam", "_fused_adamw"}) {
-    ops.add(op,
-            "a..[], a..[], a..[], a..[], a..[], _..[], _..?, _..? -> a..[], a..[], a..[], a..[], a..[]");
+    ops.add(op, "a..[], a..[], a..[], a..[], a..[], _..[], _..?, _..? -> a..[], a..[], a..[], a..[], a..[]");
     ops.add(op + ".tensor_lr",
             "a..[], a..[], a..[], a..[], a..[], _..[], _.., _..?, _..? -> a..[], a..[], a..[], a..[], a..[]");
   }

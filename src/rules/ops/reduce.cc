@@ -180,8 +180,8 @@ void add_scans_and_sorts(RuleTable& ops) {
 
 void add_fourier(RuleTable& ops) {
   ops.choose({"_fft_c2c", "_fft_r2c", "_fft_c2r"}, [](const OpCall& call) {
-    RuleUse use = along(marked(call.integers("dim"), call.shape("self")),
-                        {.then = Then::another_size, .linear = true});
+    RuleUse use =
+        along(marked(call.integers("dim"), call.shape("self")), {.then = Then::another_size, .linear = true});
     use.needs_elements = true;
     return use;
   });
