@@ -93,7 +93,7 @@ enum class RuleMistake : std::uint8_t {
   a_compound_holds_two_or_more_names,
   a_compound_holds_at_most_four_names,
   only_a_name_can_be_whole,
-  a_rule_has_at_most_twelve_tensors,
+  a_rule_has_at_most_sixteen_tensors,
   a_tensor_has_at_most_ten_dims,
   a_name_is_twice_in_one_tensor,
   a_name_is_both_a_run_and_a_dim,
@@ -170,7 +170,7 @@ class RuleParser {
 
   constexpr void begin_tensor() {
     if (rule_.tensor_count == RulePatterns::kMaxTensors) {
-      fail<a_rule_has_at_most_twelve_tensors>(at_);
+      fail<a_rule_has_at_most_sixteen_tensors>(at_);
     }
     ++rule_.tensor_count;
     tensor().position = at_;

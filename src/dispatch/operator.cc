@@ -175,8 +175,11 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle)
   if (special == nullptr && functional && writes_by_functional(*this)) special = write_results;
   const auto is_generator = [](const ArgumentInfo& argument) { return argument.name == "generator"; };
   if (special == nullptr && rule == nullptr && !is_composite && op.hasTag(at::Tag::nondeterministic_seeded)) {
-    special =
-        std::any_of(arguments.begin(), arguments.end(), is_generator) ? draw_replicated : refuse_to_draw;
+    if (std::any_of(arguments.begin(), arguments.end(), is_generator)) {
+      special = draw_replicated;
+    } else if (writes) {
+      special = refuse_to_draw;
+    }
   }
   is_reshape = name == "view" || name == "_unsafe_view";
 }

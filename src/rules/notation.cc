@@ -41,8 +41,8 @@ Explanation explain(RuleMistake mistake) {
       return {"( ) holds at most four names", "join names that always stand together"};
     case only_a_name_can_be_whole:
       return {"'!' does not follow a name", "write s! or a..!; `_` and `1` are never split anyway"};
-    case a_rule_has_at_most_twelve_tensors:
-      return {"a rule has at most twelve tensors", "use a list, t[]"};
+    case a_rule_has_at_most_sixteen_tensors:
+      return {"a rule has at most sixteen tensors", "use a list, t[]"};
     case a_tensor_has_at_most_ten_dims:
       return {"a tensor has at most ten dim patterns", "use a run, a.."};
     case a_name_is_twice_in_one_tensor:

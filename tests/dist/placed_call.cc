@@ -293,7 +293,6 @@ std::optional<Run> plain_run(const Call& call) {
   }
   if (!run || !is_random(call)) return run;
   const bool with_gradients = run->is_differentiated;
-  run.reset();
   try {
     mt::spawn(1, [&](int) {
       const c10::WarningUtils::WarningHandlerGuard rank_guard(&silence);
@@ -313,8 +312,7 @@ std::optional<Run> plain_run(const Call& call) {
       for (Tensor& t : here.gradients) t = whole(t);
       run = std::move(here);
     });
-  } catch (const mt::RankError&) {
-    return std::nullopt;
+  } catch (const mt::RankError&) {  // the distributed call will be refused
   }
   return run;
 }

@@ -17,7 +17,7 @@
 namespace meshtorch::testing {
 namespace {
 
-constexpr int kCases = 3;  // for each operator, in the normal run
+constexpr int kCases = 2;  // for each operator, in the normal run
 
 std::string setting(const char* name, const std::string& otherwise) {
   const char* value = std::getenv(name);

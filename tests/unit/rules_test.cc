@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(
         MistakeCase{"() -> ", "( ) holds two or more names"},
         MistakeCase{"(a b c d e) -> a", "( ) holds at most four names"},
         MistakeCase{"_! -> ", "'!' does not follow a name"},
-        MistakeCase{"a,a,a,a,a,a,a,a,a,a,a,a -> a", "a rule has at most twelve tensors"},
+        MistakeCase{"a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a -> a", "a rule has at most sixteen tensors"},
         MistakeCase{"a b c d e f g h i j k -> a", "a tensor has at most ten dim patterns"},
         MistakeCase{"m m -> m", "a name is twice in one tensor"},
         MistakeCase{"(m k) m -> m k", "a name is twice in one tensor"},
