@@ -104,7 +104,8 @@ bool is_guarded_composite(const std::string& name) {
   return names.contains(name);
 }
 
-constexpr const char* kGuarded[] = {"repeat",
+constexpr const char* kGuarded[] = {"cat",
+                                    "repeat",
                                     "sgn",
                                     "sgn_",
                                     "copysign.Tensor",

@@ -128,13 +128,16 @@ class CallProver {
   }
 
   // A pending sum of truth values, or an average of whole numbers, means nothing; and no terms add up to
-  // numbers that are not finite, or nearly not.
+  // numbers that are not finite, or nearly not, nor to such results.
   bool is_possible(const Choice& claim) const {
+    const bool has_results =
+        std::all_of(expected_.results.begin(), expected_.results.end(),
+                    [](const at::Tensor& result) { return !result.defined() || has_terms(result); });
     for (std::size_t i = 0; i < claim.operands.size(); ++i) {
       const at::Tensor& tensor = call_->operand(i).tensor;
       for (const Placement& p : claim.operands[i]) {
         if (!p.is_partial()) continue;
-        if (tensor.scalar_type() == at::kBool || !has_terms(tensor)) return false;
+        if (tensor.scalar_type() == at::kBool || !has_terms(tensor) || !has_results) return false;
         if (p.is_partial(ReduceOp::avg) && at::isIntegralType(tensor.scalar_type(), true)) return false;
       }
     }

@@ -20,7 +20,7 @@ using mt::Shard;
 // Stands in the way of the file that a rank will write.
 std::string block_file(const ScratchDirectory& directory, const std::string& name) {
   const std::string path = directory / (name + ".tmp");
-  on_rank_0([&] { fs::create_directories(path); });
+  on_rank_0([&] { fs::create_directories(path + "/kept"); });  // not empty, so that nothing clears it away
   return path;
 }
 
@@ -51,7 +51,7 @@ TEST(CheckpointErrors, IfOneRankCannotWriteAllThrowAndTheOldOneStays) {
     cp::load(directory.path(), state);
     EXPECT_TRUE(is_equal(tensor.full_tensor(), torch::ones({6})));
     mt::barrier();
-    on_rank_0([&] { fs::remove(path); });
+    on_rank_0([&] { fs::remove_all(path); });
     tensor.fill_(2);
     cp::save(directory.path(), state);
     cp::load(directory.path(), state);

@@ -79,9 +79,8 @@ void add_pooling(RuleTable& ops) {
   }
   ops.add("fractional_max_pool2d", "n c _ _, n c _ -> n c _ _, n c _ _");
   ops.add("fractional_max_pool3d", "n c _ _ _, n c _ -> n c _ _ _, n c _ _ _");
-  ops.add("fractional_max_pool2d_backward", "*a.. _ _, a.. h! w!, a.. _ _ -> a.. h! w!").shape_only("self");
-  ops.add("fractional_max_pool3d_backward", "*a.. _ _ _, a.. d! h! w!, a.. _ _ _ -> a.. d! h! w!")
-      .shape_only("self");
+  // Their gradients have no rule: LibTorch's kernels read indices that are not contiguous, as a part of them
+  // is, wrongly.
   ops.add("max_unpool2d", "*a.. _ _, a.. _ _ -> a.. _ _");
   ops.add("max_unpool3d", "*a.. _ _ _, a.. _ _ _ -> a.. _ _ _");
 }
@@ -146,9 +145,8 @@ void add_interpolation(RuleTable& ops) {
                          "upsample_trilinear3d_backward"}) {
     ops.add(op, "*n c _ _ _ -> n c _ _ _").local(input_size);
   }
-  ops.add({"grid_sampler_2d", "_grid_sampler_2d_cpu_fallback"}, "*n c _ _, n h w _ -> n c h w");
-  ops.add({"grid_sampler_2d_backward", "_grid_sampler_2d_cpu_fallback_backward"},
-          "*n _ _ _, n _ _ _, n _ _ _ -> n _ _ _, n _ _ _");
+  ops.add("grid_sampler_2d", "*n c _ _, n h w _ -> n c h w");
+  ops.add("grid_sampler_2d_backward", "*n _ _ _, n _ _ _, n _ _ _ -> n _ _ _, n _ _ _");
   ops.add("grid_sampler_3d_backward", "*n _ _ _ _, n _ _ _ _, n _ _ _ _ -> n _ _ _ _, n _ _ _ _");
   ops.add("grid_sampler_3d", "*n c _ _ _, n d h w _ -> n c d h w");
 }

@@ -61,10 +61,6 @@ void add_solvers(RuleTable& ops) {
     return {call.flag("left") ? Rule("a.. _ _, a.. _, *a.. _ n -> a.. _ n")
                               : Rule("a.. _ _, a.. _, *a.. n _ -> a.. n _")};
   });
-  ops.choose("linalg_ldl_solve", [](const OpCall& call) -> RuleUse {
-    return {have_one_batch(call.shape("LD"), call.shape("B")) ? Rule("a.. _ _, a.. _, *a.. _ n -> a.. _ n")
-                                                              : Rule("_.., _.., _.. -> _..")};
-  });
 }
 
 // Distances between the rows of two matrices; the gradient is a sum over the rows of the second.

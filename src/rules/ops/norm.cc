@@ -30,8 +30,6 @@ void add_layer_norms(RuleTable& ops) {
           "*a.. n..!, a.. n..!, a.. 1.., a.. 1.., n..!?, n..!? -> a.. n..!, +n..!, +n..!")
       .rank("n", "normalized_shape");
   ops.add("_fused_rms_norm", "a.. n..!, n..!? -> a.. n..!, a.. 1..").rank("n", "normalized_shape");
-  ops.add("_fused_rms_norm_backward", "*a.. n..!, a.. n..!, a.. 1.., n..!? -> a.. n..!, +n..!")
-      .rank("n", "normalized_shape");
 }
 
 void add_group_norms(RuleTable& ops) {

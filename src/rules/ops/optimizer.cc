@@ -56,7 +56,6 @@ void add_fused(RuleTable& ops) {
   }
   ops.add("_fused_sgd", "a..[], a..[], a..[], _..?, _..? -> a..[], a..[], a..[]");
   ops.add("_fused_sgd.tensor_lr", "a..[], a..[], a..[], _.., _..?, _..? -> a..[], a..[], a..[]");
-  ops.add("_fused_adagrad.tensor_lr", "a..[], a..[], a..[], _..[], _.., _..?, _..? -> a..[], a..[], a..[]");
 }
 
 }  // namespace
