@@ -49,6 +49,7 @@ struct StandIn {
 struct LocalChanges {
   std::vector<std::pair<std::size_t, c10::IValue>> replaced;
   std::vector<IndexMask> masks;
+  std::vector<std::size_t> contiguous;  // arguments
   std::optional<StandIn> stand_in;
 };
 

@@ -37,6 +37,9 @@ bool decides(const c10::Type& type) {
     case c10::TypeKind::SymIntType:
     case c10::TypeKind::BoolType:
     case c10::TypeKind::StringType:
+    case c10::TypeKind::ScalarTypeType:
+    case c10::TypeKind::LayoutType:
+    case c10::TypeKind::MemoryFormatType:
       return true;
     case c10::TypeKind::OptionalType:
       return decides(*type.castRaw<c10::OptionalType>()->getElementType());

@@ -139,6 +139,9 @@ bool RuleCall::apply(const LocalChange& change, const Place& place, LocalChanges
       return false;
     case LocalChange::Kind::mask_indices:
       return mask_indices(change, place, changes);
+    case LocalChange::Kind::contiguous:
+      changes.contiguous.push_back(call_.index(change.argument));
+      return true;
   }
   return false;
 }

@@ -46,6 +46,9 @@ struct LocalChange {
     // The index argument is shifted by this rank's offset in `factor`; rows of result 0 whose index lies
     // elsewhere become zero.
     mask_indices,
+    // The tensor argument is made contiguous: a part of one need not be, and the kernel reads it as if it
+    // were.
+    contiguous,
   };
   Kind kind;
   std::string argument;

@@ -241,6 +241,18 @@ TEST(PendingSums, PlusAndTimesAScalarCountTheScalarOnce) {
   });
 }
 
+TEST(PendingSums, AreMadeWholeBeforeTheyAreRounded) {
+  expect_as_plain(
+      3, {{x({5, 4}) + 0.3, Partial()}},
+      [](const Inputs& in) -> Inputs {
+        // The same calls but for the type come first: what was decided about them must not serve the others.
+        in[0].detach().to(torch::kFloat);
+        in[0].detach().sum({0}, false, torch::kDouble);
+        return {in[0].detach().to(torch::kLong), in[0].detach().sum({0}, false, torch::kLong)};
+      },
+      kNotDifferentiated);
+}
+
 TEST(Statistics, OfUnevenShardsWeighEachElementAlike) {
   for (const int64_t rows : {5, 2}) {
     on_every_split(x({rows, 4}), [](const Tensor& a) { return a.mean(); });

@@ -35,6 +35,7 @@ void on_processes(int n, const std::function<void(int rank)>& body) {
     init_process_group(store,
                        {.backend = "gloo", .rank = process_rank(), .world_size = n, .timeout = kTimeout});
     body(process_rank());
+    barrier();  // nobody leaves while others still connect to it
   } catch (const c10::Error& error) {
     ADD_FAILURE() << "rank " << process_rank() << ": " << error.what_without_backtrace();
   } catch (const std::exception& error) {

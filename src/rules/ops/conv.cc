@@ -71,16 +71,19 @@ void add_pooling(RuleTable& ops) {
   }
   ops.add({"max_pool2d_with_indices", "adaptive_max_pool2d"}, "a.. _ _ -> a.. _ _, a.. _ _");
   ops.add({"max_pool3d_with_indices", "adaptive_max_pool3d"}, "a.. _ _ _ -> a.. _ _ _, a.. _ _ _");
-  for (const char* op : {"max_pool2d_with_indices_backward", "adaptive_max_pool2d_backward"}) {
-    ops.add(op, "*a.. _ _, a.. h! w!, a.. _ _ -> a.. h! w!").shape_only("self");
+  const LocalChange contiguous_indices{LocalChange::Kind::contiguous, "indices"};
+  for (const char* op : {"max_pool2d_with_indices_backward", "adaptive_max_pool2d_backward",
+                         "fractional_max_pool2d_backward"}) {
+    ops.add(op, "*a.. _ _, a.. h! w!, a.. _ _ -> a.. h! w!").shape_only("self").local(contiguous_indices);
   }
-  for (const char* op : {"max_pool3d_with_indices_backward", "adaptive_max_pool3d_backward"}) {
-    ops.add(op, "*a.. _ _ _, a.. d! h! w!, a.. _ _ _ -> a.. d! h! w!").shape_only("self");
+  for (const char* op : {"max_pool3d_with_indices_backward", "adaptive_max_pool3d_backward",
+                         "fractional_max_pool3d_backward"}) {
+    ops.add(op, "*a.. _ _ _, a.. d! h! w!, a.. _ _ _ -> a.. d! h! w!")
+        .shape_only("self")
+        .local(contiguous_indices);
   }
   ops.add("fractional_max_pool2d", "n c _ _, n c _ -> n c _ _, n c _ _");
   ops.add("fractional_max_pool3d", "n c _ _ _, n c _ -> n c _ _ _, n c _ _ _");
-  // Their gradients have no rule: LibTorch's kernels read indices that are not contiguous, as a part of them
-  // is, wrongly.
   ops.add("max_unpool2d", "*a.. _ _, a.. _ _ -> a.. _ _");
   ops.add("max_unpool3d", "*a.. _ _ _, a.. _ _ _ -> a.. _ _ _");
 }
