@@ -1,6 +1,7 @@
 // Inspection of a model without data, on the fake backend.
 #include "inspection.h"
 
+#include <meshtorch/gradients.h>
 #include <meshtorch/loss_parallel.h>
 #include <torch/torch.h>
 
@@ -56,7 +57,7 @@ std::vector<StepPhase> collectives_of_step(Llama model, const mt::DeviceMesh& me
   end_phase("loss");
   loss.backward();
   end_phase("backward");
-  reduce_gradients(*model);
+  mt::reduce_gradients(model->parameters());
   end_phase("gradients");
   return phases;
 }

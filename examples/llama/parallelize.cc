@@ -63,12 +63,4 @@ mt::DTensor distribute_batch(const torch::Tensor& batch, const mt::DeviceMesh& m
   return mt::distribute_tensor(batch, mesh, {mt::Shard(0), mt::Replicate()}, {.src_data_rank = std::nullopt});
 }
 
-void reduce_gradients(torch::nn::Module& model) {
-  for (torch::Tensor& parameter : model.parameters()) {
-    if (!parameter.grad().defined()) continue;
-    const mt::Placements& placements = mt::DTensor(parameter).placements();
-    parameter.mutable_grad() = mt::DTensor(parameter.grad()).redistribute(placements);
-  }
-}
-
 }  // namespace llama

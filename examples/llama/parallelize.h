@@ -30,7 +30,4 @@ void parallelize(Llama model, const meshtorch::DeviceMesh& mesh, const ParallelO
 // A batch that every rank has, its rows split over dp.
 meshtorch::DTensor distribute_batch(const torch::Tensor& batch, const meshtorch::DeviceMesh& mesh);
 
-// Reduces each gradient to the layout of its parameter: once a step, rather than at each use of it.
-void reduce_gradients(torch::nn::Module& model);
-
 }  // namespace llama

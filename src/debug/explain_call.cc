@@ -61,8 +61,7 @@ std::string choice_text(const GivenCall& given, const RuleCall& call, const Choi
   std::string text = "choice\n";
   for (std::size_t i = 0; i < call.order().size(); ++i) {
     const Operand& operand = call.operand(i);
-    const Placements now =
-        operand.meta != nullptr ? operand.meta->layout->placements : given.mesh->replicated()->placements;
+    const Placements& now = placements_of(operand, *given.mesh);
     if (now == choice.operands[i]) continue;
     text += "  " + given.info.arguments[operand.argument].name + " " + to_string(now) + " -> " +
             to_string(choice.operands[i]) + "\n";

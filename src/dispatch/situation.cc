@@ -6,10 +6,6 @@
 namespace meshtorch {
 namespace {
 
-Placements placements_of(const Operand& operand, MeshImpl& mesh) {
-  return operand.meta != nullptr ? operand.meta->layout->placements : mesh.replicated()->placements;
-}
-
 // Operators that return nothing, as the in-place ones on lists do, write their results in order.
 int written_argument(const OperatorInfo& info, std::size_t result) {
   std::size_t next = 0;
@@ -32,6 +28,10 @@ const Operand* written_by(const OperatorInfo& info, const Operands& operands, st
 }
 
 }  // namespace
+
+const Placements& placements_of(const Operand& operand, MeshImpl& mesh) {
+  return operand.meta != nullptr ? operand.meta->layout->placements : mesh.replicated()->placements;
+}
 
 Situation situation_of(const RuleCall& call, const OperatorInfo& info, const Operands& operands,
                        MeshImpl& mesh) {

@@ -6,6 +6,9 @@
 
 namespace meshtorch {
 
+// Where an operand lies; a plain one is the same on every rank.
+const Placements& placements_of(const Operand& operand, MeshImpl& mesh);
+
 Situation situation_of(const RuleCall& call, const OperatorInfo& info, const Operands& operands,
                        MeshImpl& mesh);
 

@@ -72,6 +72,8 @@ class CallProver {
     } catch (const std::exception&) {
       return false;
     }
+    results_have_terms_ = std::all_of(expected_.results.begin(), expected_.results.end(),
+                                      [](const at::Tensor& t) { return !t.defined() || has_terms(t); });
     return true;
   }
 
@@ -130,14 +132,11 @@ class CallProver {
   // A pending sum of truth values, or an average of whole numbers, means nothing; and no terms add up to
   // numbers that are not finite, or nearly not, nor to such results.
   bool is_possible(const Choice& claim) const {
-    const bool has_results =
-        std::all_of(expected_.results.begin(), expected_.results.end(),
-                    [](const at::Tensor& result) { return !result.defined() || has_terms(result); });
     for (std::size_t i = 0; i < claim.operands.size(); ++i) {
       const at::Tensor& tensor = call_->operand(i).tensor;
       for (const Placement& p : claim.operands[i]) {
         if (!p.is_partial()) continue;
-        if (tensor.scalar_type() == at::kBool || !has_terms(tensor) || !has_results) return false;
+        if (tensor.scalar_type() == at::kBool || !has_terms(tensor) || !results_have_terms_) return false;
         if (p.is_partial(ReduceOp::avg) && at::isIntegralType(tensor.scalar_type(), true)) return false;
       }
     }
@@ -297,6 +296,7 @@ class CallProver {
   Operands operands_;
   std::unique_ptr<RuleCall> call_;
   Outcome expected_;
+  bool results_have_terms_ = false;
 };
 
 }  // namespace

@@ -1,24 +1,12 @@
 // The comparison of a split run with a plain one.
 #include "as_plain.h"
 
+#include "placed_call.h"
+
 namespace meshtorch::testing {
 namespace {
 
 using torch::Tensor;
-
-// The value as an input on the mesh. The terms of a pending sum are unequal on purpose, and add up without
-// rounding.
-Tensor placed(const Placed& input, const mt::DeviceMesh& mesh) {
-  if (!input.placement.is_partial())
-    return mt::distribute_tensor(input.whole, mesh, {input.placement}, {.src_data_rank = std::nullopt});
-  const auto term = [&](int64_t rank) {
-    return numbers(input.whole.sizes(), input.whole.scalar_type(), 40 + rank);
-  };
-  const int64_t rank = mesh.get_local_rank();
-  Tensor local = input.whole.clone();
-  for (int64_t other = 1; other < mesh.size(); ++other) local -= term(other);
-  return mt::DTensor::from_local(rank == 0 ? local : term(rank), mesh, {input.placement});
-}
 
 struct Outcome {
   Inputs results, gradients;
@@ -64,7 +52,7 @@ void expect_as_plain(int n, const std::vector<Placed>& inputs, const Function& f
     std::string layouts;
     for (const Placed& input : inputs) {
       plain.push_back(input.whole);
-      split.push_back(placed(input, mesh));
+      split.push_back(placed_tensor(input.whole, mesh, {input.placement}));
       layouts += c10::str(" ", input.whole.sizes(), mt::to_string(mt::Placements{input.placement}));
     }
     SCOPED_TRACE(c10::str(n, " ranks,", layouts));

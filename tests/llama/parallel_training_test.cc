@@ -27,7 +27,7 @@ void expect_same_training(llama::Llama plain, llama::Llama parallel, const mt::D
     const torch::Tensor loss =
         loss_of(parallel, llama::distribute_batch(ids_BS, mesh), llama::distribute_batch(targets_BS, mesh));
     loss.backward();
-    llama::reduce_gradients(*parallel);
+    mt::reduce_gradients(parallel->parameters());
     ASSERT_NEAR(plain_loss.item<double>(), whole(loss).item<double>(), 1e-10) << "step " << step;
     const auto expected = plain->named_parameters();
     for (const auto& p : parallel->named_parameters()) {

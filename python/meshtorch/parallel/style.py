@@ -85,26 +85,27 @@ def _splittable(module, style):
     )
 
 
-class ColwiseParallel(_LibraryStyle):
+class _SplittingStyle(_LibraryStyle):
+    """A style that splits parameters: `_library_style` makes its C++ object."""
+
+    def __init__(self, *, input_layouts=None, output_layouts=None, use_local_output=True):
+        super().__init__(self._library_style(input_layouts, output_layouts, use_local_output))
+
+    def _apply(self, module, device_mesh):
+        styled = self._style.styled(**_splittable(module, self._style.name))
+        return _apply_styled(styled, module, device_mesh, self.src_data_rank)
+
+
+class ColwiseParallel(_SplittingStyle):
     """Splits the outputs of a Linear, Embedding or convolution."""
 
-    def __init__(self, *, input_layouts=None, output_layouts=None, use_local_output=True):
-        super().__init__(_C.ColwiseParallel(input_layouts, output_layouts, use_local_output))
-
-    def _apply(self, module, device_mesh):
-        styled = self._style.styled(**_splittable(module, "ColwiseParallel"))
-        return _apply_styled(styled, module, device_mesh, self.src_data_rank)
+    _library_style = _C.ColwiseParallel
 
 
-class RowwiseParallel(_LibraryStyle):
+class RowwiseParallel(_SplittingStyle):
     """Splits the inputs of a Linear, Embedding or convolution."""
 
-    def __init__(self, *, input_layouts=None, output_layouts=None, use_local_output=True):
-        super().__init__(_C.RowwiseParallel(input_layouts, output_layouts, use_local_output))
-
-    def _apply(self, module, device_mesh):
-        styled = self._style.styled(**_splittable(module, "RowwiseParallel"))
-        return _apply_styled(styled, module, device_mesh, self.src_data_rank)
+    _library_style = _C.RowwiseParallel
 
 
 class SequenceParallel(_LibraryStyle):
