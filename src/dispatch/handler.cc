@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "comm/pending.h"
+#include "dispatch/known_number.h"
 #include "dispatch/mixing.h"
 #include "dispatch/stack_call.h"
 #include "local/local_call.h"
@@ -146,12 +147,15 @@ CallKey Handler::key() const {
   for (const Operand& operand : operands_) {
     key.push_back(reinterpret_cast<std::int64_t>(operand.meta != nullptr ? operand.meta->layout : nullptr));
     key.push_back((static_cast<std::int64_t>(operand.element) << 48) |
+                  (static_cast<std::int64_t>(known_number(operand.tensor)) << 44) |
                   (static_cast<std::int64_t>(operand.argument) << 32) |
                   (static_cast<std::int64_t>(operand.tensor.scalar_type()) << 16) |
                   (operand.tensor.dim() << 8) | static_cast<std::int64_t>(operand.tensor.device().type()));
     for (const std::int64_t size : operand.tensor.sizes()) key.push_back(size);
     for (const std::int64_t stride : operand.tensor.strides()) key.push_back(stride);
   }
+  for (const std::size_t i : info_.numbers)
+    key.push_back(static_cast<std::int64_t>(known_number(stack_[base_ + i])));
   for (const std::size_t i : info_.key_arguments) append_number(key, stack_[base_ + i]);
   return key;
 }

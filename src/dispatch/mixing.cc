@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -11,7 +12,7 @@
 #include "dispatch/attention_on_shapes.h"
 #include "dispatch/feature_dropout.h"
 #include "dispatch/stack_call.h"
-#include "meshtorch/dtensor.h"
+#include "dispatch/whole_call.h"
 #include "meshtorch/implicit_replication.h"
 
 namespace meshtorch {
@@ -45,53 +46,80 @@ std::shared_ptr<MeshImpl> mesh_of_all(const c10::OperatorHandle& op, const torch
   return mesh;
 }
 
-// A tensor that a composite operator made of sizes or numbers is equal on all ranks.
-at::Tensor as_distributed(const at::Tensor& t, const std::shared_ptr<MeshImpl>& mesh,
-                          const c10::OperatorHandle& op) {
-  if (!t.defined() || meta_of(t) != nullptr) return t;
-  TORCH_CHECK_NOT_IMPLEMENTED(t.layout() == at::kStrided, "meshtorch: `", op.schema().name(),
-                              "` of distributed tensors would be a ", t.layout(),
-                              " tensor, and distributed tensors are strided\n  do: call it on full_tensor()");
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !t.requires_grad(), "meshtorch: `", op.schema().name(),
-      "` copies distributed tensors into a plain one, through which no distributed "
-      "gradient comes back\n  do: use cat, stack and constant_pad_nd instead, or detach() its arguments");
-  return DTensor::from_local(t, DeviceMesh(mesh), mesh->replicated()->placements, {.shape = t.sizes().vec()});
+// The tensors among the results of the operator, which lie on top of the stack.
+std::vector<at::Tensor> results_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const std::size_t count = op.schema().returns().size();
+  return tensors_in(c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - count));
 }
 
 // Goes on to what the operator does without meshtorch, remembering that it is under way.
+void decompose(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const Depth depth(composite_depth);
+  const c10::impl::ExcludeDispatchKeyGuard once(kCompositeKey);
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCompositeKey), stack);
+}
+
+// Decomposes the operator. False if its parts look into memory, or copy distributed tensors into a plain one,
+// through which no distributed gradient comes back; then what lies on the stack is of no use.
+bool decomposes(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const bool can_be_repeated = !op.schema().is_mutable();
+  try {
+    decompose(op, keys, stack);
+  } catch (const c10::Error& error) {
+    if (can_be_repeated && needs_memory(error)) return false;
+    throw;
+  }
+  return !can_be_repeated || std::ranges::none_of(results_of(op, *stack), [](const at::Tensor& t) {
+    return t.requires_grad() && meta_of(t) == nullptr;
+  });
+}
+
+// The outermost composite operator gives distributed results: by its parts, or on whole tensors.
 void run_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto mesh = composite_depth == 0 ? mesh_of_all(op, *stack) : nullptr;
-  {
-    const Depth depth(composite_depth);
-    const c10::impl::ExcludeDispatchKeyGuard once(kCompositeKey);
-    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCompositeKey), stack);
+  if (!mesh) {
+    decompose(op, keys, stack);
+    return;
   }
-  if (!mesh) return;
-  const std::size_t count = op.schema().returns().size();
-  for (auto value = stack->end() - static_cast<std::ptrdiff_t>(count); value != stack->end(); ++value) {
-    if (value->isTensor()) {
-      *value = as_distributed(value->toTensor(), mesh, op);
-    } else if (value->isTensorList()) {
-      std::vector<at::Tensor> elements = value->toTensorVector();
-      for (at::Tensor& element : elements) element = as_distributed(element, mesh, op);
-      *value = std::move(elements);
-    }
+  const std::size_t below = stack->size() - op.schema().arguments().size();
+  const torch::jit::Stack arguments(stack->begin() + static_cast<std::ptrdiff_t>(below), stack->end());
+  if (!decomposes(op, keys, stack)) {
+    stack->resize(below);
+    stack->insert(stack->end(), arguments.begin(), arguments.end());
+    run_on_whole(op, *stack);
   }
+  distribute_results(op, mesh, *stack);
+}
+
+// An out= variant of a composite operator.
+void run_composite_out(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const OperatorInfo& info = operator_info(op);
+  if (info.special != nullptr) {
+    Handler(info, *stack).run();
+  } else {
+    run_composite(op, keys, stack);
+  }
+}
+
+bool has_out(const c10::OperatorHandle& op) {
+  return std::ranges::any_of(op.schema().arguments(), [](const c10::Argument& a) { return a.is_out(); });
+}
+
+void guard_result(const torch::jit::Stack& stack) {
+  const c10::IValue& result = stack.back();
+  if (result.isTensor() && result.toTensor().requires_grad()) guard_gradients(result.toTensor());
 }
 
 // For the operators whose derivative is a plain zero in LibTorch's formulas.
 void run_guarded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCompositeKey), stack);
-  if (stack->back().isTensor() && stack->back().toTensor().requires_grad())
-    guard_gradients(stack->back().toTensor());
+  guard_result(*stack);
 }
 
 void run_guarded_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                            torch::jit::Stack* stack) {
   run_composite(op, keys, stack);
-  if (stack->back().isTensor() && stack->back().toTensor().requires_grad())
-    guard_gradients(stack->back().toTensor());
+  guard_result(*stack);
 }
 
 // The composite ones among them are names of others.
@@ -129,6 +157,7 @@ constexpr const char* kGuarded[] = {"cat",
                                     "normal.float_Tensor",
                                     "normal.Tensor_Tensor",
                                     "bernoulli.Tensor",
+                                    "bernoulli_.Tensor",
                                     "linalg_matrix_exp",
                                     "avg_pool2d_backward",
                                     "avg_pool3d_backward",
@@ -169,6 +198,8 @@ std::unique_ptr<torch::Library> register_composites() {
                                     ? torch::CppFunction::makeFromBoxedFunction<&run_taken_composite>()
                                 : is_guarded_composite(full)
                                     ? torch::CppFunction::makeFromBoxedFunction<&run_guarded_composite>()
+                                : has_out(*op)
+                                    ? torch::CppFunction::makeFromBoxedFunction<&run_composite_out>()
                                     : torch::CppFunction::makeFromBoxedFunction<&run_composite>());
   }
   for (const char* name : kGuarded) {

@@ -30,7 +30,7 @@ ArgumentInfo::Kind kind_of(const c10::Type& type) {
   }
 }
 
-// Numbers that are values (alpha, eps) do not decide how a call is split.
+// Numbers that are values (alpha, eps) do not decide how a call is split, but for a division by zero.
 bool decides(const c10::Type& type) {
   switch (type.kind()) {
     case c10::TypeKind::IntType:
@@ -48,6 +48,12 @@ bool decides(const c10::Type& type) {
     default:
       return false;
   }
+}
+
+bool is_number(const c10::Type& type) {
+  if (type.kind() == c10::TypeKind::ListType)
+    return is_number(*type.castRaw<c10::ListType>()->getElementType());
+  return type.kind() == c10::TypeKind::NumberType;
 }
 
 std::string rule_name(const c10::OperatorName& op) {
@@ -102,9 +108,10 @@ std::optional<c10::OperatorHandle> functional_variant(const OperatorInfo& info,
 }
 
 // Lists that are written, and results of operators that no rule describes: the functional operator makes
-// them.
+// them. LibTorch's own composite code would give an out= tensor another size behind our back.
 bool writes_by_functional(const OperatorInfo& info) {
-  const bool is_by_hand = special_operator(rule_name(info.functional->operator_name())) != nullptr;
+  const bool is_by_hand =
+      info.is_composite || special_operator(rule_name(info.functional->operator_name())) != nullptr;
   return std::any_of(info.arguments.begin(), info.arguments.end(), [&](const ArgumentInfo& argument) {
     return argument.is_out && (is_by_hand || argument.kind == ArgumentInfo::Kind::tensor_list);
   });
@@ -149,6 +156,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle)
     writes |= info.is_written;
     takes_lists |= info.kind == ArgumentInfo::Kind::tensor_list;
     if (info.is_in_key) key_arguments.push_back(arguments.size());
+    if (is_number(*a.type())) numbers.push_back(arguments.size());
     arguments.push_back(std::move(info));
   }
   for (const c10::Argument& result : schema.returns()) {

@@ -40,7 +40,8 @@ struct OperatorInfo {
   std::string name;  // "add.Tensor", with the namespace if it is not aten
   std::vector<ArgumentInfo> arguments;
   std::vector<std::size_t> key_arguments;  // those that are in the key
-  bool takes_lists = false;                // of tensors
+  std::vector<std::size_t> numbers;  // values (alpha, other), of which the key has whether they are zero
+  bool takes_lists = false;          // of tensors
   // For each result, the argument that it is (in-place, out=), or -1.
   std::vector<int> returned_argument;
   bool is_view = false;        // a result shares the memory of an argument that is not written

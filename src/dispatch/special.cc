@@ -287,11 +287,13 @@ void write_results(Handler& call) {
                     " tensors to write to\n  overload: ", call.info().name,
                     "\n  do: pass one tensor for each result");
   for (std::size_t i = 0; i < outs.size(); ++i) {
-    if (outs[i].sizes() != results[i].sizes() && meta_of(outs[i]) != nullptr) {
+    const bool has_size = outs[i].sizes() == results[i].sizes();
+    if (!has_size && meta_of(outs[i]) != nullptr) {
       adopt(outs[i], results[i].to(outs[i].scalar_type()));
-    } else {
-      outs[i].copy_(results[i]);
+      continue;
     }
+    if (!has_size) outs[i].resize_(results[i].sizes());
+    outs[i].copy_(results[i]);
   }
   call.finish_written();
 }

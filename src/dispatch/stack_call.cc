@@ -1,6 +1,8 @@
 // Arguments of a call by name.
 #include "dispatch/stack_call.h"
 
+#include "dispatch/known_number.h"
+
 namespace meshtorch {
 
 std::vector<at::Tensor> tensors_in(c10::ArrayRef<c10::IValue> values) {
@@ -69,6 +71,10 @@ std::vector<OpCall::Index> StackCall::indices(std::string_view tensor_list) cons
     all[static_cast<std::size_t>(operand.element)] = is_mask ? Index::mask : Index::places;
   }
   return all;
+}
+
+bool StackCall::is_nonzero_number(std::string_view argument) const {
+  return known_number(value(argument)) == KnownNumber::nonzero;
 }
 
 }  // namespace meshtorch

@@ -22,6 +22,7 @@ class StackCall : public OpCall {
   bool flag(std::string_view argument) const override;
   std::vector<std::int64_t> integers(std::string_view argument) const override;
   std::vector<Index> indices(std::string_view tensor_list) const override;
+  bool is_nonzero_number(std::string_view argument) const override;
 
   std::size_t index(std::string_view argument) const;
 

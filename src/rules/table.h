@@ -34,6 +34,8 @@ class OpCall {
   // For each element of a list of optional tensors: not given, places, or truth values that stand for places.
   enum class Index : std::uint8_t { none, places, mask };
   virtual std::vector<Index> indices(std::string_view /*tensor_list*/) const { return {}; }
+  // False for zero, and for a tensor: its values are not looked at.
+  virtual bool is_nonzero_number(std::string_view /*argument*/) const { return false; }
 };
 
 // What changes when an operator runs on shards instead of whole tensors.

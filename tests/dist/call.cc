@@ -196,6 +196,8 @@ class Filler {
       if (value.kind == Value::Kind::none) return {};
       return fill(value, *type.castRaw<c10::OptionalType>()->getElementType());
     }
+    const bool is_number = value.kind == Value::Kind::integer || value.kind == Value::Kind::real;
+    if (is_number && type.kind() == c10::TypeKind::TensorType) return wrapped(value);
     switch (value.kind) {
       case Value::Kind::tensor:
         return tensors_.at(next_++);
@@ -219,6 +221,14 @@ class Filler {
   }
 
  private:
+  // `x / 4` gives div.Tensor a number in the form of a tensor.
+  static Tensor wrapped(const Value& value) {
+    const Tensor number = value.kind == Value::Kind::integer ? at::scalar_tensor(value.integer, at::kLong)
+                                                             : at::scalar_tensor(value.real, at::kDouble);
+    number.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return number;
+  }
+
   c10::IValue fill_list(const Value& value, const c10::Type& type) {
     if (type.kind() != c10::TypeKind::ListType) throw std::invalid_argument("a list for " + type.str());
     const c10::TypePtr element = type.castRaw<c10::ListType>()->getElementType();

@@ -253,6 +253,17 @@ TEST(PendingSums, AreMadeWholeBeforeTheyAreRounded) {
       kNotDifferentiated);
 }
 
+TEST(PendingSums, StayPendingWhenDividedByANumberAndAreReducedForADivisorThatMayBeZero) {
+  on_ranks(2, [](int) {
+    const mt::DTensor pending = mt::DTensor::from_local(x({5, 4}), line(2), {Partial()});
+    const auto placement_of = [](const Tensor& t) { return mt::DTensor(t).placements().at(0); };
+    EXPECT_EQ(placement_of(pending / 4), Partial());
+    EXPECT_FALSE(placement_of(pending / 0).is_partial());
+    EXPECT_EQ(placement_of(pending / 4), Partial());
+    EXPECT_FALSE(placement_of(pending / torch::tensor(4.0)).is_partial());
+  });
+}
+
 TEST(Statistics, OfUnevenShardsWeighEachElementAlike) {
   for (const int64_t rows : {5, 2}) {
     on_every_split(x({rows, 4}), [](const Tensor& a) { return a.mean(); });

@@ -88,36 +88,19 @@ Run run_call(const Call& call, bool with_gradients, const Place& place, const Pl
   return done;
 }
 
-// The tensor on the mesh: terms of pending sums are unequal on purpose.
-Tensor placed_tensor(const Tensor& whole, const mt::DeviceMesh& mesh, const mt::Placements& placements) {
-  Tensor local = whole;
-  mt::Placements without_terms = placements;
-  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) {
-    mt::Placement& p = without_terms[static_cast<std::size_t>(axis)];
-    if (!p.is_partial()) continue;
-    p = mt::Replicate();
-    const int64_t index = mesh.get_local_rank(axis);
-    const int64_t count = mesh.size(axis);
-    // All terms but the last are small exact numbers, so that they add up to the tensor without rounding.
-    const auto term = [&](int64_t i) {
-      return numbers(whole.sizes(), whole.scalar_type(), 40 + 8 * axis + i);
-    };
-    const Tensor before = local;
-    local = index + 1 < count ? term(index) : before.clone();
-    for (int64_t i = 0; index + 1 == count && i + 1 < count; ++i) local -= term(i);
-  }
-  const mt::DTensor split =
-      mt::distribute_tensor(local, mesh, without_terms, {.src_data_rank = std::nullopt});
-  return mt::DTensor::from_local(split.to_local(), mesh, placements, {.shape = whole.sizes().vec()}).detach();
-}
-
 double tolerance(at::ScalarType type) {
   if (type == at::kHalf) return 1e-2;
   if (type == at::kBFloat16) return 5e-2;
   return at::toRealValueType(type) == at::kFloat ? 2e-5 : 1e-9;
 }
 
-void compare(const std::string& what, const Tensor& actual, const Tensor& expected, bool with_contents) {
+// How far two tensors may lie apart. `least`: what they were made of had no more precision than that.
+struct Comparison {
+  bool with_contents;
+  double least = 0;
+};
+
+void compare(const std::string& what, const Tensor& actual, const Tensor& expected, Comparison comparison) {
   if (!expected.defined() && !actual.defined()) return;
   if (expected.defined() != actual.defined())
     throw Mismatch(what + (actual.defined() ? " is defined, expected undefined" : " is undefined"));
@@ -127,39 +110,50 @@ void compare(const std::string& what, const Tensor& actual, const Tensor& expect
     throw Mismatch(c10::str(what, " is ", actual.scalar_type(), ", expected ", expected.scalar_type()));
   if (!mt::is_dtensor(actual)) throw Mismatch(what + " is plain");
   const Tensor whole = mt::DTensor(actual).full_tensor().detach();
-  if (!with_contents) return;
-  const auto same = is_close(whole.resolve_conj().resolve_neg(),
-                             expected.detach().resolve_conj().resolve_neg(), tolerance(whole.scalar_type()));
+  if (!comparison.with_contents) return;
+  const double allowed = std::max(comparison.least, tolerance(whole.scalar_type()));
+  const auto same =
+      is_close(whole.resolve_conj().resolve_neg(), expected.detach().resolve_conj().resolve_neg(), allowed);
   if (!same)
     throw Mismatch(
         c10::str(what, " ", mt::to_string(mt::DTensor(actual).placements()), ": ", same.message()));
 }
 
 void compare(const std::string& what, const std::vector<Tensor>& actual, const std::vector<Tensor>& expected,
-             bool with_contents) {
+             Comparison comparison) {
   for (std::size_t i = 0; i < expected.size(); ++i)
-    compare(c10::str(what, " ", i), actual[i], expected[i], with_contents);
+    compare(c10::str(what, " ", i), actual[i], expected[i], comparison);
+}
+
+// A gradient of double numbers may have come through halves: those of another argument.
+double precision_on_the_way(const Run& run) {
+  double least = 0;
+  for (const Tensor& t : run.arguments) {
+    if (is_differentiable(t)) least = std::max(least, tolerance(t.scalar_type()));
+  }
+  return least;
 }
 
 void compare(const Call& call, const Run& actual, const Run& expected) {
-  const bool with_contents = !has_undefined_contents(call);
+  const Comparison comparison{!has_undefined_contents(call)};
   if (actual.results.size() != expected.results.size())
     throw Mismatch(c10::str(actual.results.size(), " results, expected ", expected.results.size()));
   for (std::size_t i = 0; i < expected.results.size(); ++i) {
     const c10::IValue& a = actual.results[i];
     const c10::IValue& e = expected.results[i];
     if (a.isTensor() && e.isTensor()) {
-      compare(c10::str("result ", i), a.toTensor(), e.toTensor(), with_contents);
+      compare(c10::str("result ", i), a.toTensor(), e.toTensor(), comparison);
     } else if (a.tagKind() != e.tagKind() ||
                (e.isDouble() ? std::abs(a.toDouble() - e.toDouble()) > 1e-9 && !std::isnan(e.toDouble())
                              : !e.isNone() && !(a == e))) {
       throw Mismatch(c10::str("result ", i, " is ", a, ", expected ", e));
     }
   }
-  compare("argument", actual.arguments, expected.arguments, with_contents);
+  compare("argument", actual.arguments, expected.arguments, comparison);
   if (actual.is_differentiated != expected.is_differentiated)
     throw Mismatch(actual.is_differentiated ? "has a gradient, expected none" : "has no gradient");
-  compare("gradient", actual.gradients, expected.gradients, with_contents);
+  compare("gradient", actual.gradients, expected.gradients,
+          {comparison.with_contents, precision_on_the_way(expected)});
 }
 
 // Under a debugger's flag: each call before it runs, so that the last line names the one that crashed.
@@ -276,6 +270,28 @@ mt::Placement placement_of(const std::string& text) {
 }
 
 }  // namespace
+
+Tensor placed_tensor(const Tensor& whole, const mt::DeviceMesh& mesh, const mt::Placements& placements) {
+  Tensor local = whole;
+  mt::Placements without_terms = placements;
+  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) {
+    mt::Placement& p = without_terms[static_cast<std::size_t>(axis)];
+    if (!p.is_partial()) continue;
+    p = mt::Replicate();
+    const int64_t index = mesh.get_local_rank(axis);
+    const int64_t count = mesh.size(axis);
+    // All terms but the last are small exact numbers, so that they add up to the tensor without rounding.
+    const auto term = [&](int64_t i) {
+      return numbers(whole.sizes(), whole.scalar_type(), 40 + 8 * axis + i);
+    };
+    const Tensor before = local;
+    local = index + 1 < count ? term(index) : before.clone();
+    for (int64_t i = 0; index + 1 == count && i + 1 < count; ++i) local -= term(i);
+  }
+  const mt::DTensor split =
+      mt::distribute_tensor(local, mesh, without_terms, {.src_data_rank = std::nullopt});
+  return mt::DTensor::from_local(split.to_local(), mesh, placements, {.shape = whole.sizes().vec()}).detach();
+}
 
 std::optional<Run> plain_run(const Call& call) {
   trace(call.to_string());

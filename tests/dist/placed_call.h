@@ -19,6 +19,10 @@ struct Run {
 // since meshtorch has random numbers of its own.
 std::optional<Run> plain_run(const Call& call);
 
+// The tensor on the mesh. The terms of pending sums are unequal on purpose, and add up without rounding.
+torch::Tensor placed_tensor(const torch::Tensor& whole, const mt::DeviceMesh& mesh,
+                            const mt::Placements& placements);
+
 struct PlacedCall {
   Call call;
   std::vector<int64_t> mesh;               // its shape

@@ -4,20 +4,23 @@
 namespace meshtorch {
 namespace {
 
+// As with "div": what may be zero does not keep a sum.
+RuleUse divide_by_numbers(const OpCall& call) {
+  if (call.is_nonzero_number(call.has("scalar") ? "scalar" : "scalars")) return {"*...[] -> ...[]"};
+  return {"...[] -> ...[]"};
+}
+
 void add_linear(RuleTable& ops) {
-  ops.add({"_foreach_neg", "_foreach_clone", "_foreach_mul.Scalar", "_foreach_mul.ScalarList",
-           "_foreach_div.Scalar", "_foreach_div.ScalarList"},
+  ops.add({"_foreach_neg", "_foreach_clone", "_foreach_mul.Scalar", "_foreach_mul.ScalarList"},
           "*...[] -> ...[]");
+  ops.choose({"_foreach_div.Scalar", "_foreach_div.ScalarList"}, divide_by_numbers);
   ops.add({"_foreach_add.List", "_foreach_sub.List", "_foreach_lerp.Scalar", "_foreach_lerp.ScalarList"},
           "+...[], +...[] -> ...[]");
   ops.add("_foreach_mul.List", "*...[], *...[] -> ...[]");
-  ops.add("_foreach_div.List", "*...[], ...[] -> ...[]");
-  ops.add({"_foreach_mul.Tensor", "_foreach_div.Tensor"}, "*...[], ... -> ...[]");
+  ops.add("_foreach_mul.Tensor", "*...[], ... -> ...[]");
   ops.add("_foreach_lerp.List", "+...[], +...[], ...[] -> ...[]");
   ops.add({"_foreach_addcmul.Scalar", "_foreach_addcmul.ScalarList"}, "+...[], *...[], *...[] -> ...[]");
-  ops.add({"_foreach_addcdiv.Scalar", "_foreach_addcdiv.ScalarList"}, "+...[], *...[], ...[] -> ...[]");
   ops.add("_foreach_addcmul.Tensor", "+...[], *...[], *...[], _ -> ...[]");
-  ops.add("_foreach_addcdiv.Tensor", "+...[], *...[], ...[], _ -> ...[]");
 }
 
 void add_unary(RuleTable& ops) {
@@ -40,9 +43,11 @@ void add_unary(RuleTable& ops) {
 
 void add_binary(RuleTable& ops) {
   ops.add({"_foreach_clamp_max.List", "_foreach_clamp_min.List", "_foreach_maximum.List",
-           "_foreach_minimum.List", "_foreach_pow.List"},
+           "_foreach_minimum.List", "_foreach_pow.List", "_foreach_div.List"},
           "...[], ...[] -> ...[]");
-  ops.add("_foreach_add.Tensor", "...[], ... -> ...[]");
+  ops.add({"_foreach_add.Tensor", "_foreach_div.Tensor"}, "...[], ... -> ...[]");
+  ops.add({"_foreach_addcdiv.Scalar", "_foreach_addcdiv.ScalarList"}, "...[], ...[], ...[] -> ...[]");
+  ops.add("_foreach_addcdiv.Tensor", "...[], ...[], ...[], _ -> ...[]");
   ops.add("_foreach_copy", "...[], ...[] -> ...[]").shape_only("self");
 }
 

@@ -15,10 +15,22 @@ RuleUse to_copy(const OpCall& call) {
   return {"*... -> ..."};
 }
 
+// Terms that are divided by zero are infinite and do not add up to the quotient of their sum: only a number
+// that is another one is sure to keep it.
+RuleUse divide(const OpCall& call) {
+  if (call.is_nonzero_number("other")) return {"*..., ... -> ..."};
+  return {"..., ... -> ..."};
+}
+
+RuleUse divide_by_number(const OpCall& call) {
+  if (call.is_nonzero_number("other")) return {"*... -> ..."};
+  return {"... -> ..."};
+}
+
 void add_linear(RuleTable& ops) {
   ops.add({"neg", "clone", "alias", "alias_copy", "detach", "detach_copy", "lift", "lift_fresh",
            "lift_fresh_copy", "_lazy_clone", "_conj", "_conj_copy", "_conj_physical", "_neg_view",
-           "_neg_view_copy", "mul.Scalar", "div.Scalar", "deg2rad", "rad2deg"},
+           "_neg_view_copy", "mul.Scalar", "deg2rad", "rad2deg"},
           "*... -> ...");
   ops.choose("_to_copy", to_copy);
 
@@ -26,9 +38,11 @@ void add_linear(RuleTable& ops) {
   ops.add("lerp.Tensor", "+..., +..., ... -> ...");
   ops.add("where.self", "..., +..., +... -> ...");
   ops.add("mul.Tensor", "*..., *... -> ...");
-  ops.add({"div.Tensor", "ldexp.Tensor"}, "*..., ... -> ...");
+  ops.add("ldexp.Tensor", "*..., ... -> ...");
+  ops.choose("div.Tensor", divide);
+  ops.choose("div.Scalar", divide_by_number);
   ops.add("addcmul", "+..., *..., *... -> ...");
-  ops.add("addcdiv", "+..., *..., ... -> ...");
+  ops.add("addcdiv", "..., ..., ... -> ...");
 }
 
 void add_unary(RuleTable& ops) {
@@ -232,8 +246,9 @@ void add_activations(RuleTable& ops) {
   ops.add({"threshold_backward", "leaky_relu_backward", "elu_backward", "gelu_backward", "silu_backward",
            "mish_backward", "softplus_backward", "hardtanh_backward", "hardsigmoid_backward",
            "hardswish_backward", "hardshrink_backward", "softshrink_backward", "sigmoid_backward",
-           "tanh_backward", "logit_backward", "native_dropout_backward"},
+           "tanh_backward", "native_dropout_backward"},
           "*..., ... -> ...");
+  ops.add("logit_backward", "..., ... -> ...");  // divides by what may be zero
   ops.add({"log_sigmoid_backward", "rrelu_with_noise_backward"}, "*..., ..., ... -> ...");
   ops.add("_prelu_kernel_backward", "*..., ..., ... -> ..., ...");
   ops.add("glu_backward", "*a.. h! b.., a.. s! b.. -> a.. s! b..").at("s", "dim");

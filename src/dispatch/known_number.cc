@@ -1,0 +1,35 @@
+// What is known of a number before the call that it is an argument of.
+#include "dispatch/known_number.h"
+
+#include <algorithm>
+
+namespace meshtorch {
+namespace {
+
+KnownNumber zero_or_not(bool is_zero) { return is_zero ? KnownNumber::zero : KnownNumber::nonzero; }
+
+}  // namespace
+
+KnownNumber known_number(const at::Tensor& tensor) {
+  if (!tensor.unsafeGetTensorImpl()->is_wrapped_number() || !tensor.is_cpu()) return KnownNumber::no;
+  switch (tensor.scalar_type()) {
+    case at::kDouble:
+      return zero_or_not(*tensor.const_data_ptr<double>() == 0);
+    case at::kLong:
+      return zero_or_not(*tensor.const_data_ptr<std::int64_t>() == 0);
+    default:
+      return KnownNumber::no;
+  }
+}
+
+KnownNumber known_number(const c10::IValue& argument) {
+  if (argument.isTensor()) return known_number(argument.toTensor());
+  if (argument.isScalar()) return zero_or_not(argument.toScalar().equal(0));
+  if (!argument.isList()) return KnownNumber::no;
+  const auto items = argument.toListRef();
+  return zero_or_not(std::any_of(items.begin(), items.end(), [](const c10::IValue& item) {
+    return known_number(item) != KnownNumber::nonzero;
+  }));
+}
+
+}  // namespace meshtorch

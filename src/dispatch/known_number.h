@@ -1,0 +1,18 @@
+// What is known of a number before the call that it is an argument of.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <cstdint>
+
+namespace meshtorch {
+
+enum class KnownNumber : std::uint8_t { no, zero, nonzero };
+
+// A number, also one that LibTorch wrapped in a tensor; `no` for every other tensor, which nobody looks into.
+KnownNumber known_number(const at::Tensor& tensor);
+// For a list of numbers: zero if one of them is.
+KnownNumber known_number(const c10::IValue& argument);
+
+}  // namespace meshtorch
