@@ -4,7 +4,7 @@
 namespace meshtorch {
 namespace {
 
-void add_linear(RuleTable& ops) {
+void add_linear_over_lists(RuleTable& ops) {
   ops.add({"_foreach_neg", "_foreach_clone", "_foreach_mul.Scalar", "_foreach_mul.ScalarList",
            "_foreach_div.Scalar", "_foreach_div.ScalarList"},
           "*...[] -> ...[]");
@@ -20,7 +20,7 @@ void add_linear(RuleTable& ops) {
   ops.add("_foreach_addcdiv.Tensor", "+...[], *...[], ...[], _ -> ...[]");
 }
 
-void add_unary(RuleTable& ops) {
+void add_unary_over_lists(RuleTable& ops) {
   ops.add({"_foreach_abs",   "_foreach_acos",    "_foreach_asin", "_foreach_atan",       "_foreach_ceil",
            "_foreach_cos",   "_foreach_cosh",    "_foreach_erf",  "_foreach_erfc",       "_foreach_exp",
            "_foreach_expm1", "_foreach_floor",   "_foreach_frac", "_foreach_lgamma",     "_foreach_log",
@@ -38,7 +38,7 @@ void add_unary(RuleTable& ops) {
   ops.add("_foreach_max", "a..[] -> []").reduce(ReduceOp::max);
 }
 
-void add_binary(RuleTable& ops) {
+void add_binary_over_lists(RuleTable& ops) {
   ops.add({"_foreach_clamp_max.List", "_foreach_clamp_min.List", "_foreach_maximum.List",
            "_foreach_minimum.List", "_foreach_pow.List"},
           "...[], ...[] -> ...[]");
@@ -61,9 +61,9 @@ void add_fused(RuleTable& ops) {
 }  // namespace
 
 void add_optimizer_rules(RuleTable& ops) {
-  add_linear(ops);
-  add_unary(ops);
-  add_binary(ops);
+  add_linear_over_lists(ops);
+  add_unary_over_lists(ops);
+  add_binary_over_lists(ops);
   add_fused(ops);
 }
 
