@@ -24,7 +24,7 @@ demo: setup $(BUILD)/build.ninja   ## train a small Llama on 4 ranks, compare it
 	@$(BUILD)/examples/llama/demo --out $(BUILD)/demo
 
 test: build      ## build and run all tests
-	@ctest --preset $(PRESET)
+	@ctest --preset $(PRESET) -j $(JOBS)
 
 bench: build     ## run the benchmarks
 	@$(BUILD)/benchmarks/comm_benchmark
@@ -37,8 +37,8 @@ format:          ## format the sources in place
 format-check:    ## fail if a source is not formatted
 	@tools/format.sh --check
 
-tidy: build      ## run clang-tidy over the library
-	@tools/tidy.sh $(BUILD)
+tidy: setup      ## run clang-tidy over the library
+	@tools/tidy.sh
 
 clean:           ## remove the build folder
 	@rm -rf build

@@ -138,7 +138,7 @@ json parse(const std::string& text, const std::string& source) {
   }
 }
 
-std::string text_of(const std::filesystem::path& path) {
+std::string contents_of(const std::filesystem::path& path) {
   std::ifstream file(path);
   TORCH_CHECK_VALUE(file && std::filesystem::is_regular_file(path),
                     "meshtorch-llama: cannot read the configuration\n  in: ", path.string(),
@@ -179,11 +179,11 @@ Config Config::from_json(const std::string& text, const std::string& source) {
 }
 
 Config Config::from_path(const std::filesystem::path& path) {
-  if (!std::filesystem::is_directory(path)) return from_json(text_of(path), path.string());
-  Config config = from_json(text_of(path / "config.json"), (path / "config.json").string());
+  if (!std::filesystem::is_directory(path)) return from_json(contents_of(path), path.string());
+  Config config = from_json(contents_of(path / "config.json"), (path / "config.json").string());
   const std::filesystem::path generation = path / "generation_config.json";
   if (!std::filesystem::exists(generation)) return config;
-  const json object = parse(text_of(generation), generation.string());
+  const json object = parse(contents_of(generation), generation.string());
   for (const std::int64_t id : read_eos(Fields(object, generation.string()), generation.string())) {
     auto& ids = config.eos_token_ids;
     if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);

@@ -15,7 +15,7 @@
 namespace llama {
 namespace {
 
-struct Options {
+struct GenerateCommandOptions {
   std::string model;
   std::vector<std::string> ids;
   std::vector<std::string> texts;
@@ -25,7 +25,7 @@ struct Options {
   GenerateOptions generate = {};
 };
 
-std::vector<Ids> prompts_of(const Options& options) {
+std::vector<Ids> prompts_of(const GenerateCommandOptions& options) {
   std::vector<Ids> prompts;
   for (const std::string& ids : options.ids) prompts.push_back(parse_ids(ids));
   for (const std::string& text : options.texts) prompts.push_back(bytes_of(text));
@@ -48,7 +48,7 @@ std::string as_json(const std::vector<Ids>& rows) {
 // A single prompt's tokens appear as they are made; those of several, row by row, at the end.
 class Output {
  public:
-  Output(const Options& options, std::size_t rows)
+  Output(const GenerateCommandOptions& options, std::size_t rows)
       : json_(options.json), as_text_(!options.texts.empty()), streams_(rows == 1 && !options.json) {}
 
   void add(std::int64_t id) const {
@@ -76,7 +76,7 @@ void report_speed(const std::vector<Ids>& rows, double seconds) {
             << " s, prompts included: " << static_cast<double>(count) / seconds << " tokens/s\n";
 }
 
-void run(const Options& options) {
+void run_generate(const GenerateCommandOptions& options) {
   const std::vector<Ids> prompts = prompts_of(options);
   on_ranks(options.ranks, [&](const meshtorch::DeviceMesh& mesh) {
     const bool speaks = meshtorch::get_rank() == 0;
@@ -96,7 +96,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_generate(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GenerateCommandOptions>();
   CLI::App* command = app.add_subcommand("generate", "Continue prompts.");
   command->add_option("--model", options->model, "directory of the model")->required();
   command->add_option("--ids", options->ids, "token ids of a prompt, as 1,5,7; may be given several times")
@@ -127,7 +127,7 @@ void add_generate(CLI::App& app) {
   command->footer(
       "An end token of config.json or generation_config.json ends a row and is its last token.\nTokens go to "
       "standard output as they are made, the speed to standard error.");
-  command->callback([options] { run(*options); });
+  command->callback([options] { run_generate(*options); });
 }
 
 }  // namespace llama

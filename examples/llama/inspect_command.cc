@@ -18,7 +18,7 @@ namespace {
 
 namespace mt = meshtorch;
 
-struct Options {
+struct InspectOptions {
   std::string model;
   std::int64_t world_size = 1;
   std::int64_t tp = 1;
@@ -29,7 +29,7 @@ struct Options {
   bool no_sequence_parallel = false;
 };
 
-void check(const Options& options) {
+void check(const InspectOptions& options) {
   TORCH_CHECK_VALUE(options.world_size % options.tp == 0, "meshtorch-llama: ", options.world_size,
                     " ranks cannot be cut into rows of ", options.tp,
                     "\n  where: --world-size and --tp\n  do: give a --tp that divides --world-size");
@@ -83,7 +83,7 @@ void print_collectives(const std::vector<StepPhase>& phases) {
             << bytes << "\n";
 }
 
-void run(const Options& options) {
+void run_inspect(const InspectOptions& options) {
   check(options);
   const Config config = Config::from_path(options.model);
   const std::int64_t dp = options.world_size / options.tp;
@@ -116,7 +116,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_inspect(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<InspectOptions>();
   CLI::App* command = app.add_subcommand(
       "inspect", "Print parameters, memory and collectives of a model on a mesh of any size.");
   command
@@ -145,7 +145,7 @@ void add_inspect(CLI::App& app) {
       "Nothing is allocated and nothing is sent: one rank of the fake backend runs the step on shapes "
       "alone.\n"
       "Bytes sent are those of rings. Example: meshtorch-llama inspect --model DIR --world-size 1024 --tp 8");
-  command->callback([options] { run(*options); });
+  command->callback([options] { run_inspect(*options); });
 }
 
 }  // namespace llama

@@ -15,7 +15,7 @@
 namespace llama {
 namespace {
 
-struct Options {
+struct LogitsOptions {
   std::string model;
   std::vector<std::string> ids;
   std::string out;
@@ -23,7 +23,7 @@ struct Options {
   RankOptions ranks = {};
 };
 
-void run(const Options& options) {
+void run_logits(const LogitsOptions& options) {
   std::vector<Ids> prompts;
   for (const std::string& ids : options.ids) prompts.push_back(parse_ids(ids));
   on_ranks(options.ranks, [&](const meshtorch::DeviceMesh& mesh) {
@@ -41,7 +41,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_logits(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<LogitsOptions>();
   CLI::App* command = app.add_subcommand("logits", "Write the logits of prompts to a file.");
   command->add_option("--model", options->model, "directory of the model")->required();
   command->add_option("--ids", options->ids, "token ids of a prompt, as 1,5,7; may be given several times")
@@ -55,7 +55,7 @@ void add_logits(CLI::App& app) {
       ->capture_default_str();
   add_rank_options(*command, options->ranks);
   command->footer("Shorter prompts of a batch are padded at the left; the logits of padding mean nothing.");
-  command->callback([options] { run(*options); });
+  command->callback([options] { run_logits(*options); });
 }
 
 }  // namespace llama

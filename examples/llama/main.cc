@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "commands.h"
+#include "meshtorch/version.h"
 
 namespace {
 

@@ -39,7 +39,7 @@ std::vector<Token> parse_ids(const std::string& text, const std::filesystem::pat
   return tokens;
 }
 
-std::vector<Token> bytes_of(const std::string& text) {
+std::vector<Token> tokens_of_bytes(const std::string& text) {
   std::vector<Token> tokens(text.size());
   std::transform(text.begin(), text.end(), tokens.begin(),
                  [](char c) { return static_cast<Token>(static_cast<unsigned char>(c)); });
@@ -55,7 +55,7 @@ std::vector<Token> read_tokens(const std::filesystem::path& file) {
                                 ".\n  option --data\n  do: name a readable file");
   }
   const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  return file.extension() == ".ids" ? parse_ids(text, file) : bytes_of(text);
+  return file.extension() == ".ids" ? parse_ids(text, file) : tokens_of_bytes(text);
 }
 
 TokenWindows::TokenWindows(std::vector<Token> tokens, std::int64_t length, std::uint64_t seed)

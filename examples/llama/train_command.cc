@@ -13,14 +13,14 @@
 namespace llama {
 namespace {
 
-struct Options {
+struct TrainCommandOptions {
   TrainOptions train = {};
   RankOptions ranks = {};
   std::string config;
   std::int64_t warmup = -1;
 };
 
-void run(Options options) {
+void run_train(TrainCommandOptions options) {
   TrainOptions& train_options = options.train;
   if (!options.config.empty()) train_options.new_model = Config::from_path(options.config);
   Config& config = train_options.new_model;
@@ -34,7 +34,7 @@ void run(Options options) {
   on_ranks(options.ranks, [&](const meshtorch::DeviceMesh& mesh) { train(train_options, mesh, std::cout); });
 }
 
-void add_model_options(CLI::App& command, Options& options) {
+void add_model_options(CLI::App& command, TrainCommandOptions& options) {
   Config& config = options.train.new_model;
   config.head_dim = 0;
   auto* model = command.add_option("--model", options.train.model,
@@ -63,7 +63,7 @@ void add_model_options(CLI::App& command, Options& options) {
       ->group("Size of a new model");
 }
 
-void add_step_options(CLI::App& command, Options& options) {
+void add_step_options(CLI::App& command, TrainCommandOptions& options) {
   TrainOptions& train_options = options.train;
   TrainerOptions& trainer = train_options.trainer;
   const auto number = [&](const char* name, auto& value, const char* what) {
@@ -117,7 +117,7 @@ void add_output_options(CLI::App& command, TrainOptions& options) {
 }  // namespace
 
 void add_train(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TrainCommandOptions>();
   CLI::App* command = app.add_subcommand("train", "Train a model, from random weights or a checkpoint.");
   command
       ->add_option("--data", options->train.data,
@@ -129,7 +129,7 @@ void add_train(CLI::App& app) {
   add_rank_options(*command, options->ranks);
   command->footer(
       "Losses do not depend on the mesh: the same seed gives the same weights and batches on any dp x tp.");
-  command->callback([options] { run(*options); });
+  command->callback([options] { run_train(*options); });
 }
 
 }  // namespace llama

@@ -12,7 +12,7 @@
 namespace meshtorch::python {
 namespace {
 
-py::dict to_python(const CommCounts& counts) {
+py::dict counts_to_python(const CommCounts& counts) {
   py::dict result;
   for (const auto& [collective, statistics] : counts.statistics()) {
     result[py::str(std::string(to_string(collective)))] = statistics.count;
@@ -24,8 +24,8 @@ py::dict counts_by_module(const CommDebugMode& mode) {
   py::dict result;
   for (const auto& [path, counts] : mode.get_module_counts()) {
     py::dict phases;
-    phases["forward"] = to_python(counts.forward);
-    phases["backward"] = to_python(counts.backward);
+    phases["forward"] = counts_to_python(counts.forward);
+    phases["backward"] = counts_to_python(counts.backward);
     result[py::str(path)] = phases;
   }
   return result;
@@ -66,7 +66,7 @@ void bind_debug(py::module_& m) {
       .def(py::init(&make_idle_mode))
       .def("restart", &CommDebugMode::restart)
       .def("stop", &CommDebugMode::stop)
-      .def("counts", [](const CommDebugMode& mode) { return to_python(mode.get_comm_counts()); })
+      .def("counts", [](const CommDebugMode& mode) { return counts_to_python(mode.get_comm_counts()); })
       .def("module_counts", &counts_by_module)
       .def("total", &CommDebugMode::get_total_counts)
       .def("table", &CommDebugMode::table)

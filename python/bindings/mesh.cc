@@ -88,7 +88,7 @@ std::int64_t only_axis(const DeviceMesh& mesh, const std::optional<Axis>& axis) 
   return axis ? axis_number(mesh, *axis) : 0;
 }
 
-py::tuple rebuilt_by(const py::object& self) {
+py::tuple mesh_rebuilt_by(const py::object& self) {
   const auto& mesh = self.cast<const DeviceMesh&>();
   return py::make_tuple(py::module_::import("meshtorch.device_mesh").attr("_rebuild"),
                         py::make_tuple(std::string(c10::DeviceTypeName(mesh.device_type(), true)),
@@ -190,7 +190,7 @@ void bind_meshes(py::module_& m) {
           "__eq__", [](const DeviceMesh& a, const DeviceMesh& b) { return a == b; }, py::is_operator())
       .def("__hash__", &DeviceMesh::hash)
       .def("__repr__", &DeviceMesh::to_string)
-      .def("__reduce__", &rebuilt_by)
+      .def("__reduce__", &mesh_rebuilt_by)
       .def("__deepcopy__", [](const DeviceMesh& mesh, const py::object&) { return mesh; })
       .def("__copy__", [](const DeviceMesh& mesh) { return mesh; });
   m.def("mesh_or_current", &mesh_or_current, py::arg("device_mesh") = py::none());

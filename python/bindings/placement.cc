@@ -12,7 +12,7 @@ struct StridedShardClass : Placement {};
 struct ReplicateClass : Placement {};
 struct PartialClass : Placement {};
 
-std::string describe(const Placement& p) {
+std::string describe_placement(const Placement& p) {
   switch (p.kind()) {
     case Placement::Kind::shard:
       return "Shard(dim=" + std::to_string(p.dim()) + ")";
@@ -27,7 +27,7 @@ std::string describe(const Placement& p) {
 }
 
 // How to make an equal one: what pickle stores.
-py::tuple rebuilt_by(const py::object& self) {
+py::tuple placement_rebuilt_by(const py::object& self) {
   const auto& p = self.cast<const Placement&>();
   py::tuple arguments;
   if (p.kind() == Placement::Kind::shard) arguments = py::make_tuple(p.dim());
@@ -75,9 +75,9 @@ void bind_placements(py::module_& m) {
       .def(
           "__eq__", [](const Placement& a, const Placement& b) { return a == b; }, py::is_operator())
       .def("__hash__", [](const Placement& p) { return hash_value(p); })
-      .def("__repr__", &describe)
+      .def("__repr__", &describe_placement)
       .def("__str__", &Placement::to_string)
-      .def("__reduce__", &rebuilt_by);
+      .def("__reduce__", &placement_rebuilt_by);
   py::class_<ShardClass, Placement>(m, "Shard", "Split along a dim as torch.chunk splits.")
       .def(py::init([](std::int64_t dim) { return ShardClass{Shard(dim)}; }), py::arg("dim"))
       .def_property_readonly("dim", &Placement::dim);

@@ -72,7 +72,7 @@ DeviceMesh mesh_of_group(const py::object& group, const std::vector<std::int64_t
                                 c10::Device(device_type).type(), names.value_or(DeviceMesh::Names()));
 }
 
-std::string describe(const Group& group) {
+std::string describe_group(const Group& group) {
   return c10::str("Group(rank=", group.rank(), ", ranks=", c10::IntArrayRef(group.ranks()), ")");
 }
 
@@ -135,7 +135,7 @@ void bind_worlds(py::module_& m) {
       .def_property_readonly("ranks", &Group::ranks)
       .def(
           "__eq__", [](const Group& a, const Group& b) { return a == b; }, py::is_operator())
-      .def("__repr__", &describe);
+      .def("__repr__", &describe_group);
   m.def("adopt_world", &adopt_world, py::arg("backend"), py::arg("rank"), py::arg("size"),
         py::arg("local_rank"), WithoutGil());
   m.def("leave_adopted_world", [] {

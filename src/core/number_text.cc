@@ -1,4 +1,4 @@
-// Times and sizes as people read them.
+// Times, sizes and shapes as people read them.
 #include "core/number_text.h"
 
 #include <array>
@@ -29,6 +29,12 @@ std::string time_text(double seconds) {
   if (seconds < 1e-3) return two_decimals(seconds * 1e6) + " us";
   if (seconds < 1) return two_decimals(seconds * 1e3) + " ms";
   return two_decimals(seconds) + " s";
+}
+
+std::string shape_text(std::span<const std::int64_t> sizes) {
+  std::string text;
+  for (const std::int64_t size : sizes) text.append(text.empty() ? "" : ", ").append(std::to_string(size));
+  return "(" + text + ")";
 }
 
 }  // namespace meshtorch

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/number_text.h"
 #include "debug/sharding_table.h"
 #include "meshtorch/debug.h"
 #include "meshtorch/dtensor.h"
@@ -44,12 +45,6 @@ Json json_of(const CommCounts& counts) {
         {"count", s.count}, {"bytes_sent", s.bytes_sent}, {"seconds", s.seconds}};
   }
   return collectives;
-}
-
-std::string shape_text(c10::IntArrayRef sizes) {
-  std::string text;
-  for (const std::int64_t size : sizes) text += (text.empty() ? "" : ", ") + std::to_string(size);
-  return "(" + text + ")";
 }
 
 }  // namespace

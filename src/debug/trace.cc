@@ -42,7 +42,7 @@ struct ActiveTraces {
   at::CallbackHandle observer = 0;
 };
 
-ActiveTraces& active() { return c10d::RankLocal<ActiveTraces>::get(); }
+ActiveTraces& active_traces() { return c10d::RankLocal<ActiveTraces>::get(); }
 
 // Durations come from the steady clock, their place in time from the machine's, read once.
 double microseconds_since_1970(Clock::time_point time) {
@@ -67,35 +67,35 @@ std::string shapes_of(c10::ArrayRef<const c10::IValue> inputs) {
   return text;
 }
 
-struct CallContext : at::ObserverContext {
+struct TracedCall : at::ObserverContext {
   std::string shapes;
   Clock::time_point begin;
 };
 
-std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
-  auto context = std::make_unique<CallContext>();
+std::unique_ptr<at::ObserverContext> start_event(const at::RecordFunction& fn) {
+  auto context = std::make_unique<TracedCall>();
   context->shapes = shapes_of(fn.inputs());
   context->begin = Clock::now();
   return context;
 }
 
-void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
+void end_event(const at::RecordFunction& fn, at::ObserverContext* context) {
   const Clock::time_point end = Clock::now();
-  const auto* call = static_cast<CallContext*>(context);
+  const auto* call = static_cast<TracedCall*>(context);
   if (call == nullptr) return;
   TraceEvent event;
   event.name = fn.name();
   event.shapes = call->shapes;
   event.begin = microseconds_since_1970(call->begin);
   event.duration = std::chrono::duration<double, std::micro>(end - call->begin).count();
-  for (const auto& state : active().states) state->add(event);
+  for (const auto& state : active_traces().states) state->add(event);
 }
 
 void activate(const std::shared_ptr<TraceState>& state) {
-  ActiveTraces& traces = active();
+  ActiveTraces& traces = active_traces();
   if (traces.states.empty()) {
     traces.observer =
-        at::addThreadLocalCallback(at::RecordFunctionCallback(&on_start, &on_end)
+        at::addThreadLocalCallback(at::RecordFunctionCallback(&start_event, &end_event)
                                        .needsInputs(true)
                                        .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
                                                 at::RecordScope::USER_SCOPE}));
@@ -104,7 +104,7 @@ void activate(const std::shared_ptr<TraceState>& state) {
 }
 
 void deactivate(const std::shared_ptr<TraceState>& state) {
-  ActiveTraces& traces = active();
+  ActiveTraces& traces = active_traces();
   if (std::erase(traces.states, state) > 0 && traces.states.empty()) at::removeCallback(traces.observer);
 }
 

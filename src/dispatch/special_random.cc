@@ -22,7 +22,7 @@ const Layout& whole_layout(const DTensorMeta& meta) {
   return *meta.mesh->layout(gradient_placements(meta.layout->placements));
 }
 
-at::Tensor random_like(const Operand& self, at::ScalarType type, const Distribution& distribution) {
+at::Tensor filled_like(const Operand& self, at::ScalarType type, const Distribution& distribution) {
   return random_tensor(self.tensor.sizes().vec(), whole_layout(*self.meta),
                        self.meta->local.options().dtype(type), distribution);
 }
@@ -67,7 +67,7 @@ void draw_like(Handler& call) {
 // A number in [0, 1) for each element, to compare with its probability. A number and a tensor of
 // probabilities draw alike.
 at::Tensor hits(const Operand& self, const at::Tensor& probability) {
-  return at::lt(random_like(self, at::kDouble, Distribution::uniform(0, 1)), probability);
+  return at::lt(filled_like(self, at::kDouble, Distribution::uniform(0, 1)), probability);
 }
 
 void bernoulli(Handler& call) {
@@ -117,7 +117,7 @@ void native_dropout(Handler& call) {
     call.finish({input.clone(), at::ones_like(input, at::kBool)});
     return;
   }
-  const at::Tensor mask = random_like(call.operands()[0], at::kBool, Distribution::bernoulli(keep));
+  const at::Tensor mask = filled_like(call.operands()[0], at::kBool, Distribution::bernoulli(keep));
   call.finish({input.mul(mask).mul(keep == 0 ? 0.0 : 1.0 / keep), mask});
 }
 
@@ -131,7 +131,7 @@ void rrelu_with_noise(Handler& call) {
   at::Tensor result;
   if (arguments.flag("training")) {
     const at::Tensor slope =
-        random_like(self, self.tensor.scalar_type(), Distribution::uniform(lower, upper));
+        filled_like(self, self.tensor.scalar_type(), Distribution::uniform(lower, upper));
     const at::Tensor noise = at::where(self.tensor.le(0), slope, at::ones_like(slope));
     arguments.tensor("noise").copy_(noise);
     result = self.tensor.mul(noise);

@@ -12,12 +12,12 @@
 namespace meshtorch {
 namespace {
 
-struct Price {
+struct OptionPrice {
   bool communicates = false;
   double seconds = 0;
   int changed = 0;
 
-  friend bool operator<(const Price& a, const Price& b) {
+  friend bool operator<(const OptionPrice& a, const OptionPrice& b) {
     return std::tie(a.communicates, a.seconds, a.changed) < std::tie(b.communicates, b.seconds, b.changed);
   }
 };
@@ -33,7 +33,7 @@ class Chooser {
   std::optional<Choice> run(std::vector<std::vector<PricedOption>>* considered) {
     for (std::size_t axis = 0; axis < situation_.mesh.size(); ++axis) {
       const std::vector<Option> candidates = candidates_on(axis);
-      std::vector<Price> prices;
+      std::vector<OptionPrice> prices;
       for (const Option& option : candidates) prices.push_back(price_of(option, axis));
       const auto best = std::min_element(prices.begin(), prices.end());
       if (best == prices.end()) return std::nullopt;
@@ -96,8 +96,8 @@ class Chooser {
     return true;
   }
 
-  Price price_of(const Option& option, std::size_t axis) const {
-    Price price;
+  OptionPrice price_of(const Option& option, std::size_t axis) const {
+    OptionPrice price;
     for (int t = 0; t < bound().operand_count; ++t) {
       const MoveCost move = operand_cost(t, option.operands[t], axis);
       price.communicates |= move.communicates;

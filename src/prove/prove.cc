@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/number_text.h"
 #include "dispatch/rule_call.h"
 #include "local/local_call.h"
 #include "propagate/claims.h"
@@ -44,12 +45,6 @@ bool has_terms(const at::Tensor& tensor) {
 // New tensors have arbitrary numbers.
 bool leaves_values_open(const std::string& operator_name) {
   return operator_name.find("empty") != std::string::npos;
-}
-
-std::string shape_text(c10::IntArrayRef sizes) {
-  std::string text;
-  for (const std::int64_t size : sizes) text.append(text.empty() ? "" : ", ").append(std::to_string(size));
-  return "(" + text + ")";
 }
 
 // One call with its rule.

@@ -9,7 +9,7 @@ namespace meshtorch {
 namespace {
 
 constexpr std::size_t kColumns = 7;
-using Line = std::array<std::string, kColumns>;
+using TableLine = std::array<std::string, kColumns>;
 
 std::string kind_text(const Step& step) {
   std::string text(to_string(step.kind));
@@ -25,7 +25,7 @@ std::string axes_text(const std::vector<int>& axes) {
   return text;
 }
 
-Line line_of(std::size_t number, const Step& step) {
+TableLine line_of(std::size_t number, const Step& step) {
   return {std::to_string(number),      kind_text(step),
           axes_text(step.axes),        to_string(step.before) + " -> " + to_string(step.after),
           bytes_text(step.bytes_sent), bytes_text(step.peak_bytes),
@@ -33,13 +33,13 @@ Line line_of(std::size_t number, const Step& step) {
 }
 
 // Text columns to the left, numbers (the last three) to the right.
-std::string table(const std::vector<Line>& lines) {
+std::string table(const std::vector<TableLine>& lines) {
   std::array<std::size_t, kColumns> widths{};
-  for (const Line& line : lines) {
+  for (const TableLine& line : lines) {
     for (std::size_t i = 0; i < kColumns; ++i) widths[i] = std::max(widths[i], line[i].size());
   }
   std::string text;
-  for (const Line& line : lines) {
+  for (const TableLine& line : lines) {
     for (std::size_t i = 0; i < kColumns; ++i) {
       const std::string pad(widths[i] - line[i].size(), ' ');
       text.append("  ").append(i < kColumns - 3 ? line[i] + pad : pad + line[i]);
@@ -60,7 +60,7 @@ std::string Plan::to_string() const {
                      (steps.size() == 1 ? " step, " : " steps, ") + std::to_string(collectives) +
                      (collectives == 1 ? " collective, " : " collectives, ") + bytes_text(bytes_sent) +
                      " sent, " + bytes_text(peak_bytes) + " peak, " + time_text(seconds) + "\n";
-  std::vector<Line> lines{{"#", "step", "axes", "placements", "sent", "peak", "time"}};
+  std::vector<TableLine> lines{{"#", "step", "axes", "placements", "sent", "peak", "time"}};
   for (const Step& step : steps) lines.push_back(line_of(lines.size(), step));
   return text + table(lines);
 }

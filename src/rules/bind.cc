@@ -6,20 +6,14 @@
 #include <stdexcept>
 #include <utility>
 
+#include "core/number_text.h"
+
 namespace meshtorch {
 namespace {
 
 [[noreturn]] void fail(const std::string& wrong, std::string_view rule, const std::string& advice) {
   throw std::invalid_argument("meshtorch: " + wrong + "\n  in the rule `" + std::string(rule) +
                               "`\n  do: " + advice);
-}
-
-std::string to_text(const Shape& shape) {
-  std::string text;
-  for (const std::int64_t size : shape) {
-    text.append(text.empty() ? "" : ", ").append(std::to_string(size));
-  }
-  return "(" + text + ")";
 }
 
 bool is_open_run(DimKind kind) { return kind == DimKind::one_run || kind == DimKind::unmatched_run; }
@@ -71,7 +65,7 @@ class Binder {
   }
   std::string describe(int t) const {
     return "operand " + std::to_string(tensor(t).argument) + ", `" + to_string(pattern(t), patterns_) +
-           "`, of shape " + to_text(tensor(t).shape);
+           "`, of shape " + shape_text(tensor(t).shape);
   }
 
   // The equation for the first `dims` patterns of a tensor, which cover `total` dims.

@@ -21,12 +21,6 @@ const mt::Splits kUneven{3, 0, 4, 1};
 mt::Splits uneven(int n) { return {kUneven.begin(), kUneven.begin() + n}; }
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
 
-torch::Tensor part_of(const torch::Tensor& whole, int rank, int n, std::int64_t dim) {
-  const std::int64_t each = (whole.size(dim) + n - 1) / n;
-  const std::int64_t begin = std::min(whole.size(dim), each * rank);
-  return whole.narrow(dim, begin, std::min(whole.size(dim) - begin, each));
-}
-
 mt::RankPairs ring(int n) {
   mt::RankPairs pairs;
   for (int r = 0; r < n; ++r) pairs.emplace_back(r, (r + 1) % n);

@@ -35,12 +35,12 @@ void train(torch::nn::Linear& layer, torch::optim::Optimizer& optimizer, const I
 
 using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)>;
 
-struct Case {
+struct OptimizerCase {
   const char* name;
   MakeOptimizer make;
 };
 
-const std::vector<Case> kCases{
+const std::vector<OptimizerCase> kCases{
     {"Sgd",
      [](auto p) {
        return std::make_unique<torch::optim::SGD>(p,
@@ -60,7 +60,7 @@ const std::vector<Case> kCases{
      }},
     {"Adagrad", [](auto p) { return std::make_unique<torch::optim::Adagrad>(p, 0.1); }}};
 
-class CheckpointedOptimizer : public ::testing::TestWithParam<Case> {};
+class CheckpointedOptimizer : public ::testing::TestWithParam<OptimizerCase> {};
 INSTANTIATE_TEST_SUITE_P(, CheckpointedOptimizer, ::testing::ValuesIn(kCases),
                          [](const auto& each) { return std::string(each.param.name); });
 

@@ -28,7 +28,7 @@ Dropped run(const torch::Tensor& whole, const mt::DeviceMesh& mesh, const Placem
   return {y.full_tensor().detach(), mt::DTensor(x.grad()).full_tensor()};
 }
 
-void expect_same(const std::string& name, const torch::Tensor& whole, const Drop& drop) {
+void expect_same_drops(const std::string& name, const torch::Tensor& whole, const Drop& drop) {
   for (const int n : {1, 2, 3, 4}) {
     on_ranks(n, [&](int) {
       const Dropped expected = run(whole, alone(), {Replicate()}, drop);
@@ -46,28 +46,30 @@ void expect_same(const std::string& name, const torch::Tensor& whole, const Drop
 
 TEST(Dropout, DropsTheSameElementsOnAnyNumberOfRanks) {
   const torch::Tensor ones = torch::ones({7, 5});
-  expect_same("dropout", ones, [](torch::Tensor t) { return F::dropout(t, F::DropoutFuncOptions().p(0.5)); });
-  expect_same("native_dropout", ones,
-              [](torch::Tensor t) { return std::get<0>(torch::native_dropout(t, 0.5, true)); });
-  expect_same("module", ones, [](torch::Tensor t) { return torch::nn::Dropout(0.25)(t); });
-  expect_same("in place", ones, [](torch::Tensor t) {
+  expect_same_drops("dropout", ones,
+                    [](torch::Tensor t) { return F::dropout(t, F::DropoutFuncOptions().p(0.5)); });
+  expect_same_drops("native_dropout", ones,
+                    [](torch::Tensor t) { return std::get<0>(torch::native_dropout(t, 0.5, true)); });
+  expect_same_drops("module", ones, [](torch::Tensor t) { return torch::nn::Dropout(0.25)(t); });
+  expect_same_drops("in place", ones, [](torch::Tensor t) {
     return F::dropout(t * 2, F::DropoutFuncOptions().p(0.5).inplace(true));
   });
-  expect_same("rrelu", numbers({7, 5}), [](torch::Tensor t) { return torch::rrelu(t, 0.25, 0.5, true); });
+  expect_same_drops("rrelu", numbers({7, 5}),
+                    [](torch::Tensor t) { return torch::rrelu(t, 0.25, 0.5, true); });
 }
 
 TEST(Dropout, OfSeluKeepsItsFormula) {
-  expect_same("alpha_dropout", torch::zeros({7, 5}),
-              [](torch::Tensor t) { return torch::alpha_dropout(t, 0.5, true); });
-  expect_same("feature_alpha_dropout", torch::zeros({7, 5, 2}),
-              [](torch::Tensor t) { return torch::feature_alpha_dropout(t, 0.5, true); });
+  expect_same_drops("alpha_dropout", torch::zeros({7, 5}),
+                    [](torch::Tensor t) { return torch::alpha_dropout(t, 0.5, true); });
+  expect_same_drops("feature_alpha_dropout", torch::zeros({7, 5, 2}),
+                    [](torch::Tensor t) { return torch::feature_alpha_dropout(t, 0.5, true); });
 }
 
 TEST(Dropout, OfFeaturesDropsTheSameChannelsOnAnyNumberOfRanks) {
   const torch::Tensor ones = torch::ones({6, 5, 2, 3});
-  expect_same("dropout2d", ones,
-              [](torch::Tensor t) { return F::dropout2d(t, F::Dropout2dFuncOptions().p(0.5)); });
-  expect_same("feature_dropout_", ones, [](torch::Tensor t) {
+  expect_same_drops("dropout2d", ones,
+                    [](torch::Tensor t) { return F::dropout2d(t, F::Dropout2dFuncOptions().p(0.5)); });
+  expect_same_drops("feature_dropout_", ones, [](torch::Tensor t) {
     torch::Tensor twice = t * 2;
     return torch::feature_dropout_(twice, 0.5, true);
   });

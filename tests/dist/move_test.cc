@@ -8,12 +8,6 @@ namespace {
 class Move : public OnRanks {};
 INSTANTIATE_TEST_SUITE_P(On, Move, ::testing::Range(1, 5), ranks_in_name);
 
-std::vector<at::ScalarType> all_types() {
-  std::vector<at::ScalarType> types = kTypes;
-  types.insert(types.end(), kRareTypes.begin(), kRareTypes.end());
-  return types;
-}
-
 TEST_P(Move, AllGatherPutsEveryTypeTogether) {
   on_all([](int rank, int n) {
     for (const at::ScalarType type : all_types()) {

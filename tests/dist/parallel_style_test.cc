@@ -16,7 +16,7 @@ constexpr int kRanks = 4;
 using Sizes = std::vector<int64_t>;
 
 template <class Holder>
-Holder filled(Holder module) {
+Holder numbered(Holder module) {
   const torch::NoGradGuard no_grad;
   int64_t seed = 1;
   for (torch::Tensor& p : module->parameters()) p.copy_(numbers(p.sizes(), torch::kFloat, seed++));
@@ -29,7 +29,7 @@ Holder filled(Holder module) {
 
 TEST(ColwiseParallel, LinearNeedsOneAllReduceBackward) {
   on_ranks(kRanks, [](int rank) {
-    auto model = filled(mt::nn::Linear(16, 16));
+    auto model = numbered(mt::nn::Linear(16, 16));
     const torch::Tensor x = numbers({8, 16}).requires_grad_();
     const torch::Tensor expected = model(x).detach().chunk(kRanks, 1)[rank];
     mt::parallelize_module(*model, line(kRanks), ColwiseParallel());
@@ -45,7 +45,7 @@ TEST(ColwiseParallel, LinearNeedsOneAllReduceBackward) {
 
 TEST(ColwiseParallel, SplitInputIsGatheredAndItsGradientReduceScattered) {
   on_ranks(kRanks, [](int) {
-    auto model = filled(mt::nn::Linear(16, 16));
+    auto model = numbered(mt::nn::Linear(16, 16));
     const torch::Tensor x = numbers({8, 16}).requires_grad_();
     mt::parallelize_module(*model, line(kRanks), ColwiseParallel({.input_layouts = Shard(0)}));
     const mt::CommDebugMode comm;
@@ -59,7 +59,7 @@ TEST(ColwiseParallel, SplitInputIsGatheredAndItsGradientReduceScattered) {
 
 TEST(ColwiseParallel, EmbeddingNeedsNoCommunication) {
   on_ranks(kRanks, [](int rank) {
-    auto model = filled(mt::nn::Embedding(16, 16));
+    auto model = numbered(mt::nn::Embedding(16, 16));
     const torch::Tensor x = torch::arange(8).reshape({4, 2});
     const torch::Tensor expected = model(x).detach().chunk(kRanks, 2)[rank];
     mt::parallelize_module(*model, line(kRanks), ColwiseParallel());
@@ -73,7 +73,7 @@ TEST(ColwiseParallel, EmbeddingNeedsNoCommunication) {
 
 TEST(RowwiseParallel, LinearNeedsOneAllReduceForward) {
   on_ranks(kRanks, [](int rank) {
-    auto model = filled(mt::nn::Linear(16, 16));
+    auto model = numbered(mt::nn::Linear(16, 16));
     const torch::Tensor whole = numbers({8, 16});
     const torch::Tensor expected = model(whole).detach();
     const torch::Tensor x = whole.chunk(kRanks, 1)[rank].clone().requires_grad_();
@@ -89,7 +89,7 @@ TEST(RowwiseParallel, LinearNeedsOneAllReduceForward) {
 
 TEST(RowwiseParallel, SplitOutputIsReduceScatteredAndItsGradientGathered) {
   on_ranks(kRanks, [](int rank) {
-    auto model = filled(mt::nn::Linear(16, 16));
+    auto model = numbered(mt::nn::Linear(16, 16));
     const torch::Tensor whole = numbers({8, 16});
     const torch::Tensor expected = model(whole).detach().chunk(kRanks, 0)[rank];
     const torch::Tensor x = whole.chunk(kRanks, 1)[rank].clone().requires_grad_();
@@ -105,7 +105,7 @@ TEST(RowwiseParallel, SplitOutputIsReduceScatteredAndItsGradientGathered) {
 
 TEST(RowwiseParallel, ThreeDimsNeedOneAllReduceToo) {
   on_ranks(kRanks, [](int rank) {
-    auto model = filled(mt::nn::Linear(16, 6));
+    auto model = numbered(mt::nn::Linear(16, 6));
     const torch::Tensor whole = numbers({2, 3, 16});
     const torch::Tensor expected = model(whole).detach();
     mt::parallelize_module(*model, line(kRanks), RowwiseParallel());
@@ -120,7 +120,7 @@ TEST(RowwiseParallel, ThreeDimsNeedOneAllReduceToo) {
 
 TEST(RowwiseParallel, UnequalShardsAreKnownFromTheWeight) {
   on_ranks(kRanks, [](int rank) {
-    auto model = filled(mt::nn::Linear(10, 6));  // shards of 3, 3, 3 and 1
+    auto model = numbered(mt::nn::Linear(10, 6));  // shards of 3, 3, 3 and 1
     const torch::Tensor whole = numbers({5, 10});
     const torch::Tensor expected = model(whole).detach();
     mt::parallelize_module(*model, line(kRanks), RowwiseParallel());
@@ -133,7 +133,7 @@ TEST(RowwiseParallel, UnequalShardsAreKnownFromTheWeight) {
 
 TEST(RowwiseParallel, EmbeddingNeedsOneAllReduceForward) {
   on_ranks(kRanks, [](int) {
-    auto model = filled(mt::nn::Embedding(16, 16));
+    auto model = numbered(mt::nn::Embedding(16, 16));
     const torch::Tensor x = torch::arange(8).reshape({4, 2});
     const torch::Tensor expected = model(x).detach();
     mt::parallelize_module(*model, line(kRanks), RowwiseParallel({.input_layouts = Replicate()}));
@@ -148,7 +148,7 @@ TEST(RowwiseParallel, EmbeddingNeedsOneAllReduceForward) {
 
 TEST(RowwiseParallel, EmbeddingWithSplitOutputIsReduceScattered) {
   on_ranks(kRanks, [](int rank) {
-    auto model = filled(mt::nn::Embedding(16, 16));
+    auto model = numbered(mt::nn::Embedding(16, 16));
     const torch::Tensor x = torch::arange(8);
     const torch::Tensor expected = model(x).detach().chunk(kRanks, 1)[rank];
     mt::parallelize_module(*model, line(kRanks),
@@ -164,9 +164,9 @@ TEST(RowwiseParallel, EmbeddingWithSplitOutputIsReduceScattered) {
 
 TEST(ConvolutionParallel, ChannelsAreSplitByColumnsAndByRows) {
   on_ranks(kRanks, [](int) {
-    torch::nn::Sequential plain(filled(torch::nn::Conv2d(3, 8, 3)), filled(torch::nn::Conv2d(8, 5, 3)));
-    auto first = filled(mt::nn::Conv2d(3, 8, 3));
-    auto second = filled(mt::nn::Conv2d(8, 5, 3));
+    torch::nn::Sequential plain(numbered(torch::nn::Conv2d(3, 8, 3)), numbered(torch::nn::Conv2d(8, 5, 3)));
+    auto first = numbered(mt::nn::Conv2d(3, 8, 3));
+    auto second = numbered(mt::nn::Conv2d(8, 5, 3));
     const torch::Tensor x = numbers({2, 3, 7, 7});
     mt::parallelize_module(*first, line(kRanks), ColwiseParallel());
     mt::parallelize_module(*second, line(kRanks), RowwiseParallel());
@@ -222,7 +222,7 @@ TEST(SequenceParallel, Dropout) {
 
 TEST(NoParallel, RunsWholeBetweenParallelModules) {
   on_ranks(kRanks, [](int rank) {
-    auto model = filled(mt::nn::Linear(6, 6));
+    auto model = numbered(mt::nn::Linear(6, 6));
     const torch::Tensor x = numbers({kRanks, 6});
     const torch::Tensor expected = model(x).detach();
     mt::parallelize_module(*model, line(kRanks), mt::NoParallel({.input_layout = Shard(0)}));
@@ -232,7 +232,7 @@ TEST(NoParallel, RunsWholeBetweenParallelModules) {
 
 TEST(ParallelStyle, PlainModulesNeedDistributedInputsAndKeepTheirEdges) {
   on_ranks(kRanks, [](int) {
-    auto model = filled(torch::nn::Linear(16, 16));
+    auto model = numbered(torch::nn::Linear(16, 16));
     const torch::Tensor x = numbers({8, 16});
     const torch::Tensor expected = model(x).detach();
     const std::string error =

@@ -10,8 +10,8 @@ using mt::Replicate;
 using mt::RowwiseParallel;
 using mt::Shard;
 
-struct MlpImpl : torch::nn::Module {
-  MlpImpl() {
+struct SmallMlpImpl : torch::nn::Module {
+  SmallMlpImpl() {
     register_module("up", up);
     register_module("down", down);
   }
@@ -19,16 +19,16 @@ struct MlpImpl : torch::nn::Module {
   mt::nn::Linear up{8, 16};
   mt::nn::Linear down{16, 8};
 };
-MESHTORCH_MODULE(Mlp);
+MESHTORCH_MODULE(SmallMlp);
 
 struct StackImpl : torch::nn::Module {
   StackImpl() {
-    for (int i = 0; i < 3; ++i) layers->push_back(Mlp());
+    for (int i = 0; i < 3; ++i) layers->push_back(SmallMlp());
     register_module("layers", layers);
     register_module("head", head);
   }
   torch::Tensor forward(torch::Tensor x) {
-    for (const auto& layer : *layers) x = x + layer->as<Mlp::Impl>()->forward(x);
+    for (const auto& layer : *layers) x = x + layer->as<SmallMlp::Impl>()->forward(x);
     return head(x);
   }
   torch::nn::ModuleList layers;
@@ -59,7 +59,7 @@ TEST(ParallelizeModule, PatternsMatchEachPartOfAName) {
 TEST(ParallelizeModule, UsesTheTpAxisOfALargerMesh) {
   on_ranks(4, [](int) {
     const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
-    Mlp mlp;
+    SmallMlp mlp;
     mt::parallelize_module(*mlp, mesh, {{"up", ColwiseParallel()}});
     EXPECT_EQ(DTensor(mlp->up->weight).device_mesh(), mesh["tp"]);
     mt::parallelize_module(*mlp, mesh, {{"down", RowwiseParallel()}}, {.axis = "dp"});
@@ -188,7 +188,7 @@ TEST(CommDebug, CountsByModuleForwardAndBackward) {
 
 TEST(ShardingTable, ListsEveryParameter) {
   on_ranks(2, [](int) {
-    Mlp mlp;
+    SmallMlp mlp;
     mt::parallelize_module(*mlp, line(2), {{"up", ColwiseParallel()}});
     EXPECT_EQ(mt::sharding_table(*mlp),
               "parameter    shape    type   placements  this rank's shape\n"

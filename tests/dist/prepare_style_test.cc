@@ -11,16 +11,17 @@ using mt::PrepareModuleOutput;
 using mt::Replicate;
 using mt::Shard;
 
-constexpr int kRanks = 4;
+constexpr int kWorldSize = 4;
 using Sizes = std::vector<int64_t>;
 
 TEST(PrepareModuleInput, GathersOneInput) {
-  on_ranks(kRanks, [](int) {
+  on_ranks(kWorldSize, [](int) {
     mt::nn::Identity model;
     mt::parallelize_module(
-        *model, line(kRanks),
+        *model, line(kWorldSize),
         PrepareModuleInput({.input_layouts = Shard(0), .desired_input_layouts = Replicate()}));
-    EXPECT_TRUE(is_equal(DTensor(model(torch::ones({2, 16}))).full_tensor(), torch::ones({2 * kRanks, 16})));
+    EXPECT_TRUE(
+        is_equal(DTensor(model(torch::ones({2, 16}))).full_tensor(), torch::ones({2 * kWorldSize, 16})));
   });
 }
 
@@ -32,7 +33,7 @@ struct TwoInputsImpl : torch::nn::Module {
 MESHTORCH_MODULE(TwoInputs);
 
 TEST(PrepareModuleInput, ChecksTheNumberOfLayouts) {
-  on_ranks(kRanks, [](int) {
+  on_ranks(kWorldSize, [](int) {
     const auto differ = [] {
       try {
         PrepareModuleInput({.input_layouts = Shard(0), .desired_input_layouts = {Replicate(), std::nullopt}});
@@ -44,27 +45,27 @@ TEST(PrepareModuleInput, ChecksTheNumberOfLayouts) {
     EXPECT_NE(differ().find("input_layouts and desired_input_layouts should have same length!"),
               std::string::npos);
     TwoInputs model;
-    mt::parallelize_module(*model->linear, line(kRanks), ColwiseParallel());
+    mt::parallelize_module(*model->linear, line(kWorldSize), ColwiseParallel());
     mt::parallelize_module(
-        *model, line(kRanks),
+        *model, line(kWorldSize),
         PrepareModuleInput({.input_layouts = Shard(0), .desired_input_layouts = Replicate()}));
     const std::string error =
-        error_of([&] { model(numbers({2, 8}), torch::ones({kRanks * 2, 8 / kRanks})); });
+        error_of([&] { model(numbers({2, 8}), torch::ones({kWorldSize * 2, 8 / kWorldSize})); });
     EXPECT_NE(error.find("module inputs and input_layouts should have same length!"), std::string::npos)
         << error;
-    EXPECT_THROW(model(numbers({2, 8}), torch::ones({kRanks * 2, 8 / kRanks})), c10::ValueError);
+    EXPECT_THROW(model(numbers({2, 8}), torch::ones({kWorldSize * 2, 8 / kWorldSize})), c10::ValueError);
   });
 }
 
 TEST(PrepareModuleInput, LeavesInputsWithoutLayoutAlone) {
-  on_ranks(kRanks, [](int) {
+  on_ranks(kWorldSize, [](int) {
     TwoInputs model;
-    mt::parallelize_module(*model->linear, line(kRanks), ColwiseParallel());
-    mt::parallelize_module(*model, line(kRanks),
+    mt::parallelize_module(*model->linear, line(kWorldSize), ColwiseParallel());
+    mt::parallelize_module(*model, line(kWorldSize),
                            PrepareModuleInput({.input_layouts = {Shard(0), std::nullopt},
                                                .desired_input_layouts = {Replicate(), std::nullopt}}));
-    const torch::Tensor out = model(numbers({2, 8}), torch::ones({kRanks * 2, 8 / kRanks}));
-    EXPECT_EQ(out.sizes(), (Sizes{kRanks * 2, 8 / kRanks}));
+    const torch::Tensor out = model(numbers({2, 8}), torch::ones({kWorldSize * 2, 8 / kWorldSize}));
+    EXPECT_EQ(out.sizes(), (Sizes{kWorldSize * 2, 8 / kWorldSize}));
   });
 }
 
@@ -88,35 +89,35 @@ struct OptionalInputsImpl : torch::nn::Module {
 MESHTORCH_MODULE(OptionalInputs);
 
 TEST(PrepareModuleInput, AddressesInputsByName) {
-  on_ranks(kRanks, [](int) {
+  on_ranks(kWorldSize, [](int) {
     NamedInputs model;
-    mt::parallelize_module(*model->linear, line(kRanks), ColwiseParallel({.use_local_output = false}));
-    mt::parallelize_module(*model, line(kRanks),
+    mt::parallelize_module(*model->linear, line(kWorldSize), ColwiseParallel({.use_local_output = false}));
+    mt::parallelize_module(*model, line(kWorldSize),
                            PrepareModuleInput({.input_kwarg_layouts = {{"y", Shard(0)}},
                                                .desired_input_kwarg_layouts = {{"y", Replicate()}}}));
     mt::CommDebugMode comm;
-    EXPECT_EQ(model(numbers({kRanks, 8}), torch::ones({1, 8})).sizes(), (Sizes{kRanks, 8}));
+    EXPECT_EQ(model(numbers({kWorldSize, 8}), torch::ones({1, 8})).sizes(), (Sizes{kWorldSize, 8}));
     EXPECT_EQ(comm.get_total_counts(), 1) << comm.table();
 
     OptionalInputs optional;
-    mt::parallelize_module(*optional->linear, line(kRanks), ColwiseParallel({.use_local_output = false}));
+    mt::parallelize_module(*optional->linear, line(kWorldSize), ColwiseParallel({.use_local_output = false}));
     mt::parallelize_module(
-        *optional, line(kRanks),
+        *optional, line(kWorldSize),
         PrepareModuleInput({.input_kwarg_layouts = {{"x", Shard(0)}, {"z", Shard(0)}},
                             .desired_input_kwarg_layouts = {{"x", Replicate()}, {"z", Replicate()}}}));
     comm.restart();
-    EXPECT_EQ(optional(numbers({1, 8}), 2.0, torch::ones({1, 8})).sizes(), (Sizes{kRanks, 8}));
+    EXPECT_EQ(optional(numbers({1, 8}), 2.0, torch::ones({1, 8})).sizes(), (Sizes{kWorldSize, 8}));
     EXPECT_EQ(comm.get_total_counts(), 2) << comm.table();
     comm.restart();
     EXPECT_EQ(
-        optional(DTensor::from_local(numbers({1, 8}), line(kRanks), {Shard(0)}), 2.0, torch::ones({1, 8}))
+        optional(DTensor::from_local(numbers({1, 8}), line(kWorldSize), {Shard(0)}), 2.0, torch::ones({1, 8}))
             .sizes(),
-        (Sizes{kRanks, 8}));
+        (Sizes{kWorldSize, 8}));
     EXPECT_EQ(comm.get_total_counts(), 2) << comm.table();
-    EXPECT_EQ(optional(numbers({1, 8}), 2.0, std::nullopt).sizes(), (Sizes{kRanks, 8}));
+    EXPECT_EQ(optional(numbers({1, 8}), 2.0, std::nullopt).sizes(), (Sizes{kWorldSize, 8}));
 
     const std::string error = error_of([&] {
-      mt::parallelize_module(*optional, line(kRanks),
+      mt::parallelize_module(*optional, line(kWorldSize),
                              PrepareModuleInput({.input_kwarg_layouts = {{"w", Shard(0)}},
                                                  .desired_input_kwarg_layouts = {{"w", Shard(0)}}}));
     });
@@ -125,25 +126,25 @@ TEST(PrepareModuleInput, AddressesInputsByName) {
 }
 
 TEST(PrepareModuleOutput, SplitsTheOutput) {
-  on_ranks(kRanks, [](int) {
+  on_ranks(kWorldSize, [](int) {
     mt::nn::Identity model;
     mt::parallelize_module(
-        *model, line(kRanks),
+        *model, line(kWorldSize),
         PrepareModuleOutput({.output_layouts = Replicate(), .desired_output_layouts = Shard(0)}));
-    EXPECT_TRUE(is_equal(model(torch::ones({8, 16})), torch::ones({8 / kRanks, 16})));
+    EXPECT_TRUE(is_equal(model(torch::ones({8, 16})), torch::ones({8 / kWorldSize, 16})));
   });
 }
 
 TEST(PrepareModuleInputOutput, ConvertsAtBothEdges) {
-  on_ranks(kRanks, [](int rank) {
+  on_ranks(kWorldSize, [](int rank) {
     mt::nn::Identity model;
-    mt::parallelize_module(*model, line(kRanks),
+    mt::parallelize_module(*model, line(kWorldSize),
                            mt::PrepareModuleInputOutput({.input_layouts = Shard(0),
                                                          .desired_input_layouts = Replicate(),
                                                          .output_layouts = Replicate(),
                                                          .desired_output_layouts = Shard(1)}));
-    const torch::Tensor x = numbers({2 * kRanks, 8});
-    EXPECT_TRUE(is_equal(model(x.chunk(kRanks, 0)[rank]), x.chunk(kRanks, 1)[rank]));
+    const torch::Tensor x = numbers({2 * kWorldSize, 8});
+    EXPECT_TRUE(is_equal(model(x.chunk(kWorldSize, 0)[rank]), x.chunk(kWorldSize, 1)[rank]));
   });
 }
 

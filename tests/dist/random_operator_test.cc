@@ -14,7 +14,7 @@ using Operator = std::function<torch::Tensor(torch::Tensor)>;
 
 // `op` on `whole`, distributed in every way, gives the same result and leaves the same in its argument as on
 // one rank.
-void expect_same(const std::string& name, const torch::Tensor& whole, const Operator& op) {
+void expect_same_draws(const std::string& name, const torch::Tensor& whole, const Operator& op) {
   for (const int n : {1, 2, 3, 4}) {
     on_ranks(n, [&](int) {
       for (const Placements& placements :
@@ -41,43 +41,46 @@ torch::Tensor probabilities() { return (numbers({7, 5}) + 2).abs() / 8; }
 TEST(RandomOperators, InPlaceAreTheSameOnAnyNumberOfRanks) {
   for (const auto type : {torch::kFloat, torch::kDouble, torch::kBFloat16}) {
     const torch::Tensor x = numbers({7, 5}, type);
-    expect_same("normal_", x, [](torch::Tensor t) { return t.normal_(1, 2); });
-    expect_same("uniform_", x, [](torch::Tensor t) { return t.uniform_(-3, 2); });
-    expect_same("exponential_", x, [](torch::Tensor t) { return t.exponential_(2); });
-    expect_same("cauchy_", x, [](torch::Tensor t) { return t.cauchy_(1, 2); });
-    expect_same("log_normal_", x, [](torch::Tensor t) { return t.log_normal_(0, 1); });
-    expect_same("bernoulli_", x, [](torch::Tensor t) { return t.bernoulli_(0.3); });
-    expect_same("random_", x, [](torch::Tensor t) { return t.random_(3, 40); });
+    expect_same_draws("normal_", x, [](torch::Tensor t) { return t.normal_(1, 2); });
+    expect_same_draws("uniform_", x, [](torch::Tensor t) { return t.uniform_(-3, 2); });
+    expect_same_draws("exponential_", x, [](torch::Tensor t) { return t.exponential_(2); });
+    expect_same_draws("cauchy_", x, [](torch::Tensor t) { return t.cauchy_(1, 2); });
+    expect_same_draws("log_normal_", x, [](torch::Tensor t) { return t.log_normal_(0, 1); });
+    expect_same_draws("bernoulli_", x, [](torch::Tensor t) { return t.bernoulli_(0.3); });
+    expect_same_draws("random_", x, [](torch::Tensor t) { return t.random_(3, 40); });
   }
   for (const auto type : {torch::kLong, torch::kInt, torch::kByte}) {
     const torch::Tensor x = torch::zeros({7, 5}, type);
-    expect_same("random_", x, [](torch::Tensor t) { return t.random_(); });
-    expect_same("random_.to", x, [](torch::Tensor t) { return t.random_(40); });
-    expect_same("random_.from", x, [](torch::Tensor t) { return t.random_(20, std::optional<int64_t>()); });
-    expect_same("geometric_", x, [](torch::Tensor t) { return t.geometric_(0.4); });
-    expect_same("bernoulli_", x, [](torch::Tensor t) { return t.bernoulli_(); });
+    expect_same_draws("random_", x, [](torch::Tensor t) { return t.random_(); });
+    expect_same_draws("random_.to", x, [](torch::Tensor t) { return t.random_(40); });
+    expect_same_draws("random_.from", x,
+                      [](torch::Tensor t) { return t.random_(20, std::optional<int64_t>()); });
+    expect_same_draws("geometric_", x, [](torch::Tensor t) { return t.geometric_(0.4); });
+    expect_same_draws("bernoulli_", x, [](torch::Tensor t) { return t.bernoulli_(); });
   }
 }
 
 TEST(RandomOperators, NewTensorsAreTheSameOnAnyNumberOfRanks) {
   const torch::Tensor x = probabilities();
-  expect_same("rand_like", x, [](torch::Tensor t) { return torch::rand_like(t); });
-  expect_same("rand_like double", x, [](torch::Tensor t) { return torch::rand_like(t, torch::kDouble); });
-  expect_same("randn_like", x, [](torch::Tensor t) { return torch::randn_like(t); });
-  expect_same("randint_like", x, [](torch::Tensor t) { return torch::randint_like(t, 9, torch::kLong); });
-  expect_same("randint_like.low", x, [](torch::Tensor t) { return torch::randint_like(t, -9, 9); });
-  expect_same("bernoulli", x, [](torch::Tensor t) { return torch::bernoulli(t); });
-  expect_same("bernoulli.p", x, [](torch::Tensor t) { return torch::bernoulli(t, 0.7); });
-  expect_same("bernoulli_.Tensor", x,
-              [](torch::Tensor t) { return torch::zeros_like(t, torch::kLong).bernoulli_(t); });
-  expect_same("normal.Tensor_float", x, [](torch::Tensor t) { return at::normal(t, 2.0); });
-  expect_same("normal.float_Tensor", x, [](torch::Tensor t) { return at::normal(2.0, t); });
-  expect_same("normal.Tensor_Tensor", x, [](torch::Tensor t) { return at::normal(t, t.select(0, 1)); });
-  expect_same("native_dropout", x,
-              [](torch::Tensor t) { return std::get<0>(at::native_dropout(t, 0.4, true)); });
-  expect_same("native_dropout mask", x,
-              [](torch::Tensor t) { return std::get<1>(at::native_dropout(t, 0.4, true)); });
-  expect_same("bernoulli.out", x, [](torch::Tensor t) {
+  expect_same_draws("rand_like", x, [](torch::Tensor t) { return torch::rand_like(t); });
+  expect_same_draws("rand_like double", x,
+                    [](torch::Tensor t) { return torch::rand_like(t, torch::kDouble); });
+  expect_same_draws("randn_like", x, [](torch::Tensor t) { return torch::randn_like(t); });
+  expect_same_draws("randint_like", x,
+                    [](torch::Tensor t) { return torch::randint_like(t, 9, torch::kLong); });
+  expect_same_draws("randint_like.low", x, [](torch::Tensor t) { return torch::randint_like(t, -9, 9); });
+  expect_same_draws("bernoulli", x, [](torch::Tensor t) { return torch::bernoulli(t); });
+  expect_same_draws("bernoulli.p", x, [](torch::Tensor t) { return torch::bernoulli(t, 0.7); });
+  expect_same_draws("bernoulli_.Tensor", x,
+                    [](torch::Tensor t) { return torch::zeros_like(t, torch::kLong).bernoulli_(t); });
+  expect_same_draws("normal.Tensor_float", x, [](torch::Tensor t) { return at::normal(t, 2.0); });
+  expect_same_draws("normal.float_Tensor", x, [](torch::Tensor t) { return at::normal(2.0, t); });
+  expect_same_draws("normal.Tensor_Tensor", x, [](torch::Tensor t) { return at::normal(t, t.select(0, 1)); });
+  expect_same_draws("native_dropout", x,
+                    [](torch::Tensor t) { return std::get<0>(at::native_dropout(t, 0.4, true)); });
+  expect_same_draws("native_dropout mask", x,
+                    [](torch::Tensor t) { return std::get<1>(at::native_dropout(t, 0.4, true)); });
+  expect_same_draws("bernoulli.out", x, [](torch::Tensor t) {
     torch::Tensor out = torch::zeros_like(t);
     return torch::bernoulli_out(out, t, std::optional<at::Generator>());
   });
@@ -85,12 +88,13 @@ TEST(RandomOperators, NewTensorsAreTheSameOnAnyNumberOfRanks) {
 
 TEST(RandomOperators, ThatNeedWholeTensorsAreTheSameOnAnyNumberOfRanks) {
   const torch::Tensor x = probabilities() + 0.01;
-  expect_same("multinomial", x, [](torch::Tensor t) { return torch::multinomial(t, 3); });
-  expect_same("multinomial with replacement", x,
-              [](torch::Tensor t) { return torch::multinomial(t, 9, true); });
-  expect_same("poisson", x, [](torch::Tensor t) { return torch::poisson(t * 9); });
-  expect_same("binomial", x, [](torch::Tensor t) { return torch::binomial(torch::full_like(t, 9), t / 4); });
-  expect_same("gamma", x, [](torch::Tensor t) { return torch::_standard_gamma(t); });
+  expect_same_draws("multinomial", x, [](torch::Tensor t) { return torch::multinomial(t, 3); });
+  expect_same_draws("multinomial with replacement", x,
+                    [](torch::Tensor t) { return torch::multinomial(t, 9, true); });
+  expect_same_draws("poisson", x, [](torch::Tensor t) { return torch::poisson(t * 9); });
+  expect_same_draws("binomial", x,
+                    [](torch::Tensor t) { return torch::binomial(torch::full_like(t, 9), t / 4); });
+  expect_same_draws("gamma", x, [](torch::Tensor t) { return torch::_standard_gamma(t); });
 }
 
 TEST(RandomOperators, TwoMultinomialCallsDiffer) {
@@ -102,18 +106,19 @@ TEST(RandomOperators, TwoMultinomialCallsDiffer) {
 }
 
 TEST(RandomOperators, WriteViewsOfSplitDims) {
-  expect_same("select", numbers({7, 5}), [](torch::Tensor t) { return t.select(0, 3).normal_(); });
-  expect_same("slice", numbers({7, 5}), [](torch::Tensor t) { return t.slice(0, 1, 6).uniform_(); });
-  expect_same("column", numbers({7, 5}), [](torch::Tensor t) { return t.select(1, 4).bernoulli_(0.5); });
-  expect_same("transpose", numbers({7, 5}), [](torch::Tensor t) { return t.t().normal_(); });
-  expect_same("view", numbers({8, 6}), [](torch::Tensor t) { return t.view({2, 24}).normal_(); });
+  expect_same_draws("select", numbers({7, 5}), [](torch::Tensor t) { return t.select(0, 3).normal_(); });
+  expect_same_draws("slice", numbers({7, 5}), [](torch::Tensor t) { return t.slice(0, 1, 6).uniform_(); });
+  expect_same_draws("column", numbers({7, 5}),
+                    [](torch::Tensor t) { return t.select(1, 4).bernoulli_(0.5); });
+  expect_same_draws("transpose", numbers({7, 5}), [](torch::Tensor t) { return t.t().normal_(); });
+  expect_same_draws("view", numbers({8, 6}), [](torch::Tensor t) { return t.view({2, 24}).normal_(); });
 }
 
 TEST(RandomOperators, InitialiseModulesOfLibTorch) {
-  expect_same("kaiming_uniform_", numbers({7, 5}),
-              [](torch::Tensor t) { return torch::nn::init::kaiming_uniform_(t); });
-  expect_same("xavier_normal_", numbers({7, 5}),
-              [](torch::Tensor t) { return torch::nn::init::xavier_normal_(t); });
+  expect_same_draws("kaiming_uniform_", numbers({7, 5}),
+                    [](torch::Tensor t) { return torch::nn::init::kaiming_uniform_(t); });
+  expect_same_draws("xavier_normal_", numbers({7, 5}),
+                    [](torch::Tensor t) { return torch::nn::init::xavier_normal_(t); });
 }
 
 struct Moments {

@@ -43,7 +43,7 @@ std::vector<NamedMake> makers() {
 }
 
 // Every maker under these placements gives on all ranks together what it gives on one.
-void expect_same(const mt::DeviceMesh& mesh, const std::vector<Placements>& choices) {
+void expect_same_fills(const mt::DeviceMesh& mesh, const std::vector<Placements>& choices) {
   for (const NamedMake& maker : makers()) {
     for (const Placements& placements : choices) {
       const bool fits = std::all_of(placements.begin(), placements.end(), [&](const mt::Placement& p) {
@@ -64,7 +64,8 @@ void expect_same(const mt::DeviceMesh& mesh, const std::vector<Placements>& choi
 
 TEST(Random, IsTheSameOnAnyNumberOfRanks) {
   for (const int n : {1, 2, 3, 4}) {
-    on_ranks(n, [n](int) { expect_same(line(n), {{Replicate()}, {Shard(0)}, {Shard(1)}, {Partial()}}); });
+    on_ranks(n,
+             [n](int) { expect_same_fills(line(n), {{Replicate()}, {Shard(0)}, {Shard(1)}, {Partial()}}); });
   }
 }
 
@@ -89,7 +90,7 @@ TEST(Random, IsTheSameOnAnyMeshAndPlacement) {
       for (const mt::Placement& b : std::vector<mt::Placement>{Replicate(), Shard(0), Shard(1), Partial()})
         choices.push_back({a, b});
     }
-    expect_same(mesh, choices);
+    expect_same_fills(mesh, choices);
   });
 }
 

@@ -9,6 +9,12 @@ inline const std::vector<at::ScalarType> kTypes{at::kFloat, at::kBFloat16, at::k
 inline const std::vector<at::ScalarType> kRareTypes{at::kDouble, at::kHalf, at::kShort,
                                                     at::kByte,   at::kInt,  at::kComplexFloat};
 
+inline std::vector<at::ScalarType> all_types() {
+  std::vector<at::ScalarType> types = kTypes;
+  types.insert(types.end(), kRareTypes.begin(), kRareTypes.end());
+  return types;
+}
+
 // The tensor of one rank: small whole numbers, so that sums and products are exact in every type.
 inline torch::Tensor sample(int rank, at::IntArrayRef sizes, at::ScalarType type = at::kFloat,
                             std::uint64_t seed = 0) {
@@ -42,6 +48,13 @@ inline torch::Tensor reduced(const std::vector<torch::Tensor>& terms, const std:
     if (op == "bxor") result = result.bitwise_xor(terms[i]);
   }
   return result;
+}
+
+// The part of one rank of n, the first of them larger where they cannot be equal.
+inline torch::Tensor part_of(const torch::Tensor& whole, int rank, int n, std::int64_t dim) {
+  const std::int64_t each = (whole.size(dim) + n - 1) / n;
+  const std::int64_t begin = std::min(whole.size(dim), each * rank);
+  return whole.narrow(dim, begin, std::min(whole.size(dim) - begin, each)).contiguous();
 }
 
 // The reductions that a type allows.

@@ -11,12 +11,12 @@ using mt::Placements;
 using mt::Replicate;
 using mt::Shard;
 
-struct Case {
+struct RedistributeCase {
   std::vector<int64_t> mesh;
   std::vector<std::vector<int64_t>> shapes;
 };
 
-int64_t world_of(const Case& c) { return c10::multiply_integers(c.mesh); }
+int64_t world_of(const RedistributeCase& c) { return c10::multiply_integers(c.mesh); }
 
 // All combinations of R, S(d) and P(sum) on each axis.
 std::vector<Placements> all_placements(std::size_t axes, int64_t dims) {
@@ -89,10 +89,10 @@ void check_pair(const torch::Tensor& whole, const mt::DeviceMesh& mesh, const Pl
   ASSERT_TRUE(is_equal(local.grad(), shard(c, mesh, back))) << what;
 }
 
-class Redistribute : public ::testing::TestWithParam<Case> {};
+class Redistribute : public ::testing::TestWithParam<RedistributeCase> {};
 
 TEST_P(Redistribute, EveryPairOfPlacementsGivesTheTensorAndItsGradient) {
-  const Case& c = GetParam();
+  const RedistributeCase& c = GetParam();
   // Thousands of collectives: on processes a third of the pairs, each pair of kinds still among them.
   const std::size_t stride = ranks_are_processes() ? 3 : 1;
   if (ranks_are_processes() && world_of(c) > 4) GTEST_SKIP() << "needs " << world_of(c) << " processes";
@@ -113,20 +113,21 @@ TEST_P(Redistribute, EveryPairOfPlacementsGivesTheTensorAndItsGradient) {
   });
 }
 
-std::string name_of(const ::testing::TestParamInfo<Case>& info) {
+std::string mesh_in_name(const ::testing::TestParamInfo<RedistributeCase>& info) {
   std::string name = "Mesh";
   for (const int64_t extent : info.param.mesh) name += std::to_string(extent) + "x";
   name.back() = '_';
   return name + std::to_string(info.index);
 }
 
-INSTANTIATE_TEST_SUITE_P(Meshes, Redistribute,
-                         ::testing::Values(Case{{2}, {{}, {4}, {5}, {1}, {4, 6}, {5, 3}, {2, 3, 5}, {0, 3}}},
-                                           Case{{3}, {{}, {6}, {7}, {2}, {6, 3}, {5, 4}, {2, 3, 4}}},
-                                           Case{{2, 2}, {{}, {8}, {7}, {2}, {4, 4}, {5, 3}, {1, 6}}},
-                                           Case{{2, 3}, {{12}, {7}, {4}, {6, 6}, {5, 7}}},
-                                           Case{{2, 2, 2}, {{16}, {11}, {3}, {5, 3}}}),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, Redistribute,
+    ::testing::Values(RedistributeCase{{2}, {{}, {4}, {5}, {1}, {4, 6}, {5, 3}, {2, 3, 5}, {0, 3}}},
+                      RedistributeCase{{3}, {{}, {6}, {7}, {2}, {6, 3}, {5, 4}, {2, 3, 4}}},
+                      RedistributeCase{{2, 2}, {{}, {8}, {7}, {2}, {4, 4}, {5, 3}, {1, 6}}},
+                      RedistributeCase{{2, 3}, {{12}, {7}, {4}, {6, 6}, {5, 7}}},
+                      RedistributeCase{{2, 2, 2}, {{16}, {11}, {3}, {5, 3}}}),
+    mesh_in_name);
 
 TEST(Redistribute, StridedShardsGiveTheTensor) {
   on_ranks(4, [](int) {

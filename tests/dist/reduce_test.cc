@@ -10,18 +10,6 @@ namespace {
 class Reduce : public OnRanks {};
 INSTANTIATE_TEST_SUITE_P(On, Reduce, ::testing::Range(1, 5), ranks_in_name);
 
-std::vector<at::ScalarType> all_types() {
-  std::vector<at::ScalarType> types = kTypes;
-  types.insert(types.end(), kRareTypes.begin(), kRareTypes.end());
-  return types;
-}
-
-torch::Tensor part_of(const torch::Tensor& whole, int rank, int n, std::int64_t dim) {
-  const std::int64_t each = (whole.size(dim) + n - 1) / n;
-  const std::int64_t begin = std::min(whole.size(dim), each * rank);
-  return whole.narrow(dim, begin, std::min(whole.size(dim) - begin, each)).contiguous();
-}
-
 TEST_P(Reduce, AllReduceIsRightForEveryTypeAndReduction) {
   on_all([](int rank, int n) {
     for (const at::ScalarType type : all_types()) {

@@ -112,12 +112,12 @@ TEST(Rendezvous, SlurmNamesTheHost) {
 }
 
 TEST(Rendezvous, AMissingOrContradictoryVariableIsNamed) {
-  struct Case {
+  struct VariablesCase {
     std::map<std::string, std::string> variables;
     std::string error;
     mt::InitOptions options = {};
   };
-  const std::vector<Case> cases{
+  const std::vector<VariablesCase> cases{
       {{}, std::string("meshtorch: RANK is not set, and no rank was given") + kHow},
       {{{"RANK", "0"}}, std::string("meshtorch: RANK is set but WORLD_SIZE is not") + kHow},
       {{{"WORLD_SIZE", "2"}}, std::string("meshtorch: WORLD_SIZE is set but RANK is not") + kHow},
@@ -147,7 +147,7 @@ TEST(Rendezvous, AMissingOrContradictoryVariableIsNamed) {
        "give one of them only",
        {.world_size = 3}},
   };
-  for (const Case& c : cases) {
+  for (const VariablesCase& c : cases) {
     const Environment guard(c.variables);
     EXPECT_EQ(error_of([&] { mt::init_process_group(c.options); }), c.error);
     EXPECT_FALSE(mt::is_initialized());

@@ -55,7 +55,7 @@ struct TrainingCase {
   int64_t hidden;
   int64_t sequence;
 };
-std::string name_of(const ::testing::TestParamInfo<TrainingCase>& info) {
+std::string training_in_name(const ::testing::TestParamInfo<TrainingCase>& info) {
   return "Ranks" + std::to_string(info.param.ranks) + "Hidden" + std::to_string(info.param.hidden) +
          "Sequence" + std::to_string(info.param.sequence);
 }
@@ -123,7 +123,7 @@ TEST_P(TensorParallelTraining, SequenceParallelBlockEqualsOneDevice) {
 INSTANTIATE_TEST_SUITE_P(Sizes, TensorParallelTraining,
                          ::testing::Values(TrainingCase{2, 8, 4}, TrainingCase{4, 8, 4},
                                            TrainingCase{2, 9, 5}, TrainingCase{4, 10, 7}),
-                         name_of);
+                         training_in_name);
 
 }  // namespace
 }  // namespace meshtorch::testing

@@ -10,10 +10,6 @@
 namespace meshtorch::run_test {
 namespace {
 
-using Words = std::vector<std::string>;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
-
 Words shell(Words options, const std::string& command) {
   options.insert(options.end(), {"/bin/sh", "-c", command});
   return options;

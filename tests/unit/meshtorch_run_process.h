@@ -23,8 +23,13 @@ namespace meshtorch::run_test {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
+using Words = std::vector<std::string>;
 
 inline constexpr milliseconds kBound{4000};
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 // Waits until the condition holds; false if the time is up first.
 template <typename Condition>

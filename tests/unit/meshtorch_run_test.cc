@@ -1,8 +1,14 @@
 // What meshtorch-run promises, seen from outside: options, environment, output, failures, no
 // process left.
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <ostream>
 #include <set>
@@ -13,10 +19,6 @@
 
 namespace meshtorch::run_test {
 namespace {
-
-using Words = std::vector<std::string>;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 Words sorted_lines(const std::string& text) {
   Words lines = lines_of(text);
@@ -142,6 +144,35 @@ TEST(RunEnvironment, AllRanksGetTheSameFreePort) {
   ASSERT_EQ(ports.size(), 3U);
   EXPECT_EQ(std::set<std::string>(ports.begin(), ports.end()).size(), 1U);
   EXPECT_GE(std::stoi(ports[0]), 1024);
+}
+
+// Whether the loopback port can be bound, by a program that says that it reuses addresses or not.
+bool can_bind(int port, bool reuses) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = reuses ? 1 : 0;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  const bool can =
+      bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 && listen(fd, /*backlog=*/1) == 0;
+  close(fd);
+  return can;
+}
+
+TEST(RunEnvironment, ThePortIsKeptForTheStoreOfTheRanks) {
+  const Noticeboard board;
+  const std::string port = board.path() + "/port", end = board.path() + "/end";
+  LauncherProcess launcher({"-n", "1", "/bin/sh", "-c",
+                            "echo $MASTER_PORT > " + port + ".new; mv " + port + ".new " + port +
+                                "; while [ ! -e " + end + " ]; do sleep 0.01; done"});
+  ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(port); }));
+  int number = 0;
+  std::ifstream(port) >> number;
+  EXPECT_FALSE(can_bind(number, /*reuses=*/false));
+  EXPECT_TRUE(can_bind(number, /*reuses=*/true));
+  std::ofstream(end).put('\n');
+  EXPECT_EQ(launcher.wait().exit_code, 0);
 }
 
 TEST(RunEnvironment, ThreadsAreSharedOutUnlessSet) {

@@ -7,15 +7,10 @@
 #include <set>
 
 #include "redistribute/plan.h"
+#include "short_placements.h"
 
 namespace meshtorch {
 namespace {
-
-const Placement R = Replicate();
-const Placement S0 = Shard(0);
-const Placement S1 = Shard(1);
-const Placement P = Partial();
-const Placement PMax = Partial(ReduceOp::max);
 
 // Every move between every two states, judged index by index on every rank.
 class BruteForce {

@@ -6,15 +6,10 @@
 #include <stdexcept>
 
 #include "redistribute/plan_cache.h"
+#include "short_placements.h"
 
 namespace meshtorch {
 namespace {
-
-const Placement R = Replicate();
-const Placement S0 = Shard(0);
-const Placement S1 = Shard(1);
-const Placement P = Partial();
-const Placement PMax = Partial(ReduceOp::max);
 
 Problem problem(Shape shape, Shape mesh, Placements from, Placements to, AxisCost cost = {1e-5, 1e-9}) {
   const std::size_t axes = mesh.size();

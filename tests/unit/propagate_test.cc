@@ -7,14 +7,13 @@
 #include <vector>
 
 #include "propagate/choose.h"
+#include "short_placements.h"
 
 namespace meshtorch {
 namespace {
 
 using Shapes = std::vector<std::vector<Shape>>;
 
-constexpr Placement R = Replicate();
-constexpr Placement P = Partial();
 constexpr Placement S(std::int64_t dim) { return Shard(dim); }
 
 // "[S(0)] [R] -> [S(0)]"

@@ -590,9 +590,9 @@ enum class Verdict { right, wrong, infeasible };
 
 // Runs the case with the given option on each axis, every rank one after another, and puts the
 // result together again.
-class Simulation {
+class TruthSimulation {
  public:
-  explicit Simulation(const TruthCase& test) : test_(test) {}
+  explicit TruthSimulation(const TruthCase& test) : test_(test) {}
 
   Verdict run(const BoundRule& bound, const Arrays& operands, const std::vector<std::int64_t>& mesh,
               const std::vector<std::size_t>& picks) {
@@ -722,7 +722,7 @@ class RulesTruth : public testing::TestWithParam<TruthCase> {
   }
 
   void expect_right(const std::vector<std::int64_t>& mesh, const std::vector<std::size_t>& picks) {
-    const Verdict verdict = Simulation(GetParam()).run(bound_, operands_, mesh, picks);
+    const Verdict verdict = TruthSimulation(GetParam()).run(bound_, operands_, mesh, picks);
     if (verdict == Verdict::right) ++right_;
     std::string text;
     for (const std::size_t pick : picks) {
@@ -761,8 +761,8 @@ TEST(RulesTruthCheck, FindsAWrongRule) {
                         {},        ReduceOp::sum, [](const Arrays& x) { return softmax(x[0]); }};
   const BoundRule bound = bind(wrong.rule, wrong.shapes);
   const Array x = make({3, 4}, [](const Shape& i) { return static_cast<double>(i[0] + i[1]); });
-  EXPECT_EQ(Simulation(wrong).run(bound, {x}, {2}, {1}), Verdict::right);
-  EXPECT_EQ(Simulation(wrong).run(bound, {x}, {2}, {2}), Verdict::wrong);
+  EXPECT_EQ(TruthSimulation(wrong).run(bound, {x}, {2}, {1}), Verdict::right);
+  EXPECT_EQ(TruthSimulation(wrong).run(bound, {x}, {2}, {2}), Verdict::wrong);
 }
 
 }  // namespace

@@ -95,6 +95,7 @@ class Launcher {
   void say(const std::string& text);
 
   Options options_;
+  std::optional<FreePort> free_port_;
   SignalInbox signals_;
   OutputQueue output_;
   Terminal terminal_;
@@ -108,7 +109,7 @@ class Launcher {
 };
 
 void Launcher::start_ranks() {
-  if (options_.master_port == 0) options_.master_port = find_free_port();
+  if (options_.master_port == 0) options_.master_port = free_port_.emplace().number();
   if (options_.timeout_seconds > 0) deadline_ = in_seconds(options_.timeout_seconds);
   try {
     for (int i = 0; i < options_.processes; ++i) ranks_.start(options_, i, signals_.mask_before());

@@ -125,7 +125,7 @@ RuleUse scatter_src(const OpCall& call, const std::string& self_mark, const std:
                       text->self)};
 }
 
-void add_elementwise(RuleTable& ops) {
+void add_gather_and_scatter(RuleTable& ops) {
   ops.choose("gather", gather);
   ops.choose({"scatter.value", "scatter.value_reduce"}, scatter_value);
   ops.choose("scatter.src", [](const OpCall& call) { return scatter_src(call, "+", "+"); });
@@ -241,7 +241,7 @@ void add_lookups(RuleTable& ops) {
 void add_index_rules(RuleTable& ops) {
   add_embedding(ops);
   add_along_dim(ops);
-  add_elementwise(ops);
+  add_gather_and_scatter(ops);
   add_indexing(ops);
   add_lookups(ops);
 }

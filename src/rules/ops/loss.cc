@@ -39,7 +39,7 @@ RuleUse elementwise_backward(const OpCall& call, const ElementwiseRules& rules) 
   return {reduction == kSum && call.shape("grad_output").empty() ? rules.sum : rules.whole};
 }
 
-void add_elementwise(RuleTable& ops) {
+void add_elementwise_losses(RuleTable& ops) {
   ops.choose({"mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"}, [](const OpCall& call) {
     return elementwise(call, {"..., ... -> ...", "a.., a.. ->", "_.., _.. -> _.."}, {"target"});
   });
@@ -97,7 +97,7 @@ RuleUse nll_loss_backward(const OpCall& call) {
 }  // namespace
 
 void add_loss_rules(RuleTable& ops) {
-  add_elementwise(ops);
+  add_elementwise_losses(ops);
   ops.choose({"nll_loss_forward", "nll_loss2d_forward"}, nll_loss);
   ops.choose({"nll_loss_backward", "nll_loss2d_backward"}, nll_loss_backward);
 }

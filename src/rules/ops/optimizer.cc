@@ -10,7 +10,7 @@ RuleUse divide_by_numbers(const OpCall& call) {
   return {"...[] -> ...[]"};
 }
 
-void add_linear(RuleTable& ops) {
+void add_linear_over_lists(RuleTable& ops) {
   ops.add({"_foreach_neg", "_foreach_clone", "_foreach_mul.Scalar", "_foreach_mul.ScalarList"},
           "*...[] -> ...[]");
   ops.choose({"_foreach_div.Scalar", "_foreach_div.ScalarList"}, divide_by_numbers);
@@ -23,7 +23,7 @@ void add_linear(RuleTable& ops) {
   ops.add("_foreach_addcmul.Tensor", "+...[], *...[], *...[], _ -> ...[]");
 }
 
-void add_unary(RuleTable& ops) {
+void add_unary_over_lists(RuleTable& ops) {
   ops.add({"_foreach_abs",   "_foreach_acos",    "_foreach_asin", "_foreach_atan",       "_foreach_ceil",
            "_foreach_cos",   "_foreach_cosh",    "_foreach_erf",  "_foreach_erfc",       "_foreach_exp",
            "_foreach_expm1", "_foreach_floor",   "_foreach_frac", "_foreach_lgamma",     "_foreach_log",
@@ -41,7 +41,7 @@ void add_unary(RuleTable& ops) {
   ops.add("_foreach_max", "a..[] -> []").reduce(ReduceOp::max);
 }
 
-void add_binary(RuleTable& ops) {
+void add_binary_over_lists(RuleTable& ops) {
   ops.add({"_foreach_clamp_max.List", "_foreach_clamp_min.List", "_foreach_maximum.List",
            "_foreach_minimum.List", "_foreach_pow.List", "_foreach_div.List"},
           "...[], ...[] -> ...[]");
@@ -66,9 +66,9 @@ void add_fused(RuleTable& ops) {
 }  // namespace
 
 void add_optimizer_rules(RuleTable& ops) {
-  add_linear(ops);
-  add_unary(ops);
-  add_binary(ops);
+  add_linear_over_lists(ops);
+  add_unary_over_lists(ops);
+  add_binary_over_lists(ops);
   add_fused(ops);
 }
 
