@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "comm/pending.h"
+#include "dispatch/call_key.h"
 #include "dispatch/known_number.h"
 #include "dispatch/mixing.h"
 #include "dispatch/stack_call.h"
@@ -15,34 +16,6 @@
 #include "tensor/write_back.h"
 
 namespace meshtorch {
-namespace {
-
-void append_number(CallKey& key, const c10::IValue& value) {
-  if (value.isInt()) {
-    key.push_back(1);
-    key.push_back(value.toInt());
-  } else if (value.isBool()) {
-    key.push_back(value.toBool() ? 2 : 3);
-  } else if (value.isNone()) {
-    key.push_back(4);
-  } else if (value.isIntList()) {
-    const auto numbers = value.toListRef();
-    key.push_back(5 + static_cast<std::int64_t>(numbers.size()) * 16);
-    for (const c10::IValue& number : numbers) key.push_back(number.toInt());
-  } else if (value.isList()) {
-    const auto items = value.toListRef();
-    key.push_back(6 + static_cast<std::int64_t>(items.size()) * 16);
-    for (const c10::IValue& item : items) append_number(key, item);
-  } else if (value.isString()) {
-    key.push_back(static_cast<std::int64_t>(std::hash<std::string_view>()(value.toStringView())));
-  } else {
-    TORCH_INTERNAL_ASSERT(false, "an argument of type ", value.tagKind(),
-                          " cannot stand in the key of a call");
-  }
-}
-
-}  // namespace
-
 Handler::Handler(const OperatorInfo& info, torch::jit::Stack& stack)
     : info_(info), stack_(stack), base_(stack.size() - info.arguments.size()) {}
 
@@ -144,19 +117,11 @@ void Handler::change_shape() {
 CallKey Handler::key() const {
   CallKey key;
   key.push_back(reinterpret_cast<std::int64_t>(&info_));
-  for (const Operand& operand : operands_) {
-    key.push_back(reinterpret_cast<std::int64_t>(operand.meta != nullptr ? operand.meta->layout : nullptr));
-    key.push_back((static_cast<std::int64_t>(operand.element) << 48) |
-                  (static_cast<std::int64_t>(known_number(operand.tensor)) << 44) |
-                  (static_cast<std::int64_t>(operand.argument) << 32) |
-                  (static_cast<std::int64_t>(operand.tensor.scalar_type()) << 16) |
-                  (operand.tensor.dim() << 8) | static_cast<std::int64_t>(operand.tensor.device().type()));
-    for (const std::int64_t size : operand.tensor.sizes()) key.push_back(size);
-    for (const std::int64_t stride : operand.tensor.strides()) key.push_back(stride);
-  }
+  for (const Operand& operand : operands_)
+    append_tensor(key, operand.tensor, operand.meta, operand.argument, operand.element);
   for (const std::size_t i : info_.numbers)
     key.push_back(static_cast<std::int64_t>(known_number(stack_[base_ + i])));
-  for (const std::size_t i : info_.key_arguments) append_number(key, stack_[base_ + i]);
+  for (const std::size_t i : info_.key_arguments) append_argument(key, stack_[base_ + i]);
   return key;
 }
 

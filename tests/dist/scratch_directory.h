@@ -43,8 +43,9 @@ class ScratchDirectory {
   std::filesystem::path path_;
 };
 
-// Runs `act` on rank 0 alone; the others wait.
+// Runs `act` on rank 0 alone, between what all ranks did before and do afterwards.
 inline void on_rank_0(const std::function<void()>& act) {
+  mt::barrier();
   if (mt::get_rank() == 0) act();
   mt::barrier();
 }

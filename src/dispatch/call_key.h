@@ -1,0 +1,19 @@
+// The key under which a decision about a call is kept: built by the handler, and by what goes past it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include "dispatch/decision.h"
+#include "tensor/meta.h"
+
+namespace meshtorch {
+
+// A tensor with its place among the arguments. `meta` is null for a plain one.
+void append_tensor(CallKey& key, const at::Tensor& tensor, const DTensorMeta* meta, std::size_t argument,
+                   int element);
+// A number, list or flag on which shapes and splits may depend.
+void append_argument(CallKey& key, const c10::IValue& value);
+void append_integers(CallKey& key, c10::IntArrayRef numbers);
+
+}  // namespace meshtorch

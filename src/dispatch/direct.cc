@@ -1,0 +1,158 @@
+// The operators that programs call most go past the boxed kernel where nothing has to be decided or moved:
+// half of what a small call costs is the boxing of its arguments. All else about a call is the handler's.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/add_ops.h>
+#include <ATen/ops/addmm_ops.h>
+#include <ATen/ops/bmm_ops.h>
+#include <ATen/ops/div_ops.h>
+#include <ATen/ops/mm_ops.h>
+#include <ATen/ops/mul_ops.h>
+#include <ATen/ops/neg_ops.h>
+#include <ATen/ops/pow_ops.h>
+#include <ATen/ops/relu_ops.h>
+#include <ATen/ops/rsqrt_ops.h>
+#include <ATen/ops/sigmoid_ops.h>
+#include <ATen/ops/silu_ops.h>
+#include <ATen/ops/sub_ops.h>
+#include <ATen/ops/tanh_ops.h>
+#include <torch/library.h>
+
+#include "dispatch/call_key.h"
+#include "dispatch/handler.h"
+#include "dispatch/known_number.h"
+#include "tensor/write_back.h"
+
+namespace meshtorch {
+namespace {
+
+// A call while its key is being built: tensors first, then numbers, then what else is in the key.
+class KnownCall {
+ public:
+  explicit KnownCall(const OperatorInfo& info) { key_.push_back(reinterpret_cast<std::int64_t>(&info)); }
+
+  void append(const at::Tensor& tensor, std::size_t argument) {
+    const DTensorMeta* meta = meta_of(tensor);
+    append_tensor(key_, tensor, meta, argument, -1);
+    if (meta == nullptr) {
+      is_for_handler_ |= known_number(tensor) == KnownNumber::no;
+      return;
+    }
+    is_for_handler_ |= mesh_ != nullptr && mesh_ != meta->layout->mesh;
+    is_assumed_ |= meta->is_assumed;
+    mesh_ = meta->layout->mesh;
+  }
+  void append(const at::Scalar& number) { key_.push_back(static_cast<std::int64_t>(known_number(number))); }
+  void append(c10::IntArrayRef numbers) { append_integers(key_, numbers); }
+
+  // Null if the call is new, or takes more than the operator on the shards.
+  std::shared_ptr<const Decision> find() const {
+    if (is_for_handler_) return nullptr;
+    auto known = mesh_->decisions().find(key_);
+    const bool stays =
+        known && std::ranges::all_of(known->moves, [](const Layout* to) { return to == nullptr; });
+    return stays ? known : nullptr;
+  }
+
+  at::Tensor marked(at::Tensor result) const {
+    DTensorMeta& meta = *meta_of(result);
+    meta.is_assumed = is_assumed_ && !meta.layout->is_replicated;
+    return result;
+  }
+
+ private:
+  CallKey key_;
+  MeshImpl* mesh_ = nullptr;
+  bool is_for_handler_ = false;
+  bool is_assumed_ = false;  // of one of the tensors: see DTensorMeta
+};
+
+at::Tensor run_by_handler(const OperatorInfo& info, torch::jit::Stack stack) {
+  Handler(info, stack).run();
+  return std::move(stack.back()).toTensor();
+}
+
+// ---- operators of tensors and values ----
+
+void append_tensor_argument(KnownCall& call, const at::Tensor& tensor, std::size_t index) {
+  call.append(tensor, index);
+}
+void append_tensor_argument(KnownCall&, const at::Scalar&, std::size_t) {}
+void append_value_argument(KnownCall&, const at::Tensor&) {}
+void append_value_argument(KnownCall& call, const at::Scalar& number) { call.append(number); }
+
+const at::Tensor& local_argument(const at::Tensor& tensor) {
+  const DTensorMeta* meta = meta_of(tensor);
+  return meta != nullptr ? meta->local : tensor;
+}
+const at::Scalar& local_argument(const at::Scalar& number) { return number; }
+
+bool changes_nothing(const LocalChanges& changes) {
+  return changes.replaced.empty() && changes.masks.empty() && changes.contiguous.empty() && !changes.stand_in;
+}
+
+std::string direct_name(const char* name, const char* overload) {
+  return *overload == '\0' ? std::string(name) : std::string(name) + "." + overload;
+}
+
+// `Op` is LibTorch's description of an operator, as at::_ops::add_Tensor.
+template <typename Op, typename Schema = typename Op::schema>
+struct Direct;
+
+template <typename Op, typename... Arguments>
+struct Direct<Op, at::Tensor(Arguments...)> {
+  static at::Tensor call(Arguments... arguments) {
+    static const OperatorInfo& info = operator_named(direct_name(Op::name, Op::overload_name));
+    KnownCall call(info);
+    std::size_t index = 0;
+    (append_tensor_argument(call, arguments, index++), ...);
+    (append_value_argument(call, arguments), ...);
+    const auto known = call.find();
+    if (!known || !changes_nothing(known->changes)) return run_by_handler(info, {c10::IValue(arguments)...});
+    const ResultPlan& plan = known->results[0];
+    return call.marked(wrap(Op::call(local_argument(arguments)...), plan.layout, plan.sizes, plan.strides));
+  }
+};
+
+template <typename... Ops>
+void register_direct(torch::Library& library) {
+  (library.impl(direct_name(Ops::name, Ops::overload_name).c_str(),
+                c10::CompileTimeFunctionPointer<typename Ops::schema, &Direct<Ops>::call>()),
+   ...);
+}
+
+// ---- view ----
+
+using Sizes = c10::SmallVector<std::int64_t, 8>;
+
+// The sizes that the shard is viewed in.
+Sizes local_sizes(const LocalChanges& changes, c10::IntArrayRef given) {
+  if (changes.replaced.empty()) return Sizes(given.begin(), given.end());
+  Sizes sizes;
+  for (const c10::IValue& size : changes.replaced[0].second.toListRef()) sizes.push_back(size.toInt());
+  return sizes;
+}
+
+at::Tensor view(const at::Tensor& self, c10::SymIntArrayRef symbolic) {
+  static const OperatorInfo& info = operator_named("view");
+  const c10::IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(symbolic);
+  const DTensorMeta& meta = *meta_of(self);
+  if (meta.write_back || !meta.local.is_contiguous()) return run_by_handler(info, {self, sizes});
+  KnownCall call(info);
+  call.append(self, 0);
+  call.append(sizes);
+  const auto known = call.find();
+  if (!known) return run_by_handler(info, {self, sizes});
+  return call.marked(wrap_view(meta.local.view(local_sizes(known->changes, sizes)), known->results[0], self,
+                               /*moved=*/false, info.op, {}, 0));
+}
+
+}  // namespace
+}  // namespace meshtorch
+
+TORCH_LIBRARY_IMPL(aten, Fake, library) {
+  namespace op = at::_ops;
+  meshtorch::register_direct<op::add_Tensor, op::sub_Tensor, op::mul_Tensor, op::div_Tensor,
+                             op::pow_Tensor_Scalar, op::neg, op::rsqrt, op::relu, op::silu, op::sigmoid,
+                             op::tanh, op::mm, op::bmm, op::addmm>(library);
+  library.impl("view", TORCH_FN(meshtorch::view));
+}
