@@ -135,14 +135,15 @@ Sizes local_sizes(const LocalChanges& changes, c10::IntArrayRef given) {
 at::Tensor view(const at::Tensor& self, c10::SymIntArrayRef symbolic) {
   static const OperatorInfo& info = operator_named("view");
   const c10::IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(symbolic);
-  const DTensorMeta& meta = *meta_of(self);
-  if (meta.write_back || !meta.local.is_contiguous()) return run_by_handler(info, {self, sizes});
+  const DTensorMeta* meta = meta_of(self);  // null for the result of a collective that is not waited for yet
+  if (meta == nullptr || meta->write_back || !meta->local.is_contiguous())
+    return run_by_handler(info, {self, sizes});
   KnownCall call(info);
   call.append(self, 0);
   call.append(sizes);
   const auto known = call.find();
   if (!known) return run_by_handler(info, {self, sizes});
-  return call.marked(wrap_view(meta.local.view(local_sizes(known->changes, sizes)), known->results[0], self,
+  return call.marked(wrap_view(meta->local.view(local_sizes(known->changes, sizes)), known->results[0], self,
                                /*moved=*/false, info.op, {}, 0));
 }
 
