@@ -37,6 +37,20 @@ const Layout* summed(const Layout& layout, const std::vector<int>& axes) {
   return layout.mesh->layout(placements);
 }
 
+// A gradient that every rank of an axis has whole, of a parameter that is split there, is cut before anything
+// is sent.
+void cut(const at::Tensor& parameter) {
+  const Layout& wanted = *meta_of(parameter)->layout;
+  const Layout& gradient = *meta_of(parameter.grad())->layout;
+  if (gradient.mesh != wanted.mesh) return;
+  Placements placements = gradient.placements;
+  for (std::size_t axis = 0; axis < placements.size(); ++axis) {
+    if (placements[axis].is_replicate()) placements[axis] = wanted.placements[axis];
+  }
+  if (placements == gradient.placements) return;
+  parameter.mutable_grad() = redistribute_tensor(parameter.grad(), wanted.mesh->layout(placements), {});
+}
+
 struct Sum {
   MeshImpl* mesh;
   std::vector<int> axes;
@@ -67,8 +81,9 @@ void reduce_gradients(const std::vector<at::Tensor>& parameters) {
       sums;  // in the order of the parameters, which is the same on every rank
   for (const at::Tensor& parameter : parameters) {
     if (!parameter.grad().defined() || meta_of(parameter) == nullptr) continue;
-    const DTensorMeta& gradient = *meta_of(parameter.grad());
     const Layout* wanted = meta_of(parameter)->layout;
+    cut(parameter);
+    const DTensorMeta& gradient = *meta_of(parameter.grad());
     if (gradient.layout == wanted) continue;
     owners.push_back(&parameter);
     const std::vector<int> axes = axes_to_sum(*gradient.layout, *wanted);

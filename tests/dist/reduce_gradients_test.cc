@@ -52,6 +52,23 @@ TEST(ReduceGradients, ScattersToASplitParameter) {
   });
 }
 
+TEST(ReduceGradients, SendsNoMoreOfAWholeGradientThanTheRankKeeps) {
+  on_ranks(4, [](int) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
+    const torch::Tensor whole = numbers({6, 4});
+    const torch::Tensor p = parameter(whole, mesh, {Replicate(), Shard(0)}, {Partial(), Replicate()});
+    const mt::CommDebugMode comm;
+    mt::reduce_gradients({p});
+    const int64_t shard_bytes = 3 * 4 * static_cast<int64_t>(sizeof(float));
+    EXPECT_EQ(comm.get_total_counts(), 1) << comm.table();
+    // A ring of two sends the tensor once.
+    EXPECT_EQ(comm.get_comm_counts().statistics().at(Collective::all_reduce_coalesced).bytes_sent,
+              shard_bytes);
+    EXPECT_EQ(DTensor(p.grad()).placements(), DTensor(p).placements());
+    EXPECT_TRUE(is_equal(DTensor(p.grad()).full_tensor(), whole));
+  });
+}
+
 TEST(ReduceGradients, LeavesOtherReductionsTheirOrder) {
   on_ranks(4, [](int rank) {
     const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
