@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "comm/blocking.h"
+#include "comm/vector_math.h"
 
 namespace meshtorch {
 
@@ -113,7 +114,9 @@ std::string ThreadMeeting::describe() const {
 }
 
 ThreadWorld::ThreadWorld(int size)
-    : state_(static_cast<std::size_t>(size), RankState::running), joined_(static_cast<std::size_t>(size)) {}
+    : state_(static_cast<std::size_t>(size), RankState::running), joined_(static_cast<std::size_t>(size)) {
+  settle_vector_math();
+}
 
 bool ThreadWorld::join(int rank) {
   const std::scoped_lock lock(mutex_);

@@ -1,0 +1,31 @@
+// The first use of every vector function that LibTorch takes from MKL, in both types.
+#include "comm/vector_math.h"
+
+#include <ATen/ATen.h>
+
+#include <mutex>
+
+namespace meshtorch {
+namespace {
+
+void use_all(at::ScalarType type) {
+  using Function = at::Tensor (*)(const at::Tensor&);
+  constexpr Function kFunctions[] = {at::acos,   at::asin, at::atan, at::cos,   at::erf,  at::erfc,
+                                     at::erfinv, at::exp,  at::log,  at::log10, at::log2, at::sin,
+                                     at::sqrt,   at::tan,  at::tanh, at::trunc};
+  const at::Tensor numbers = at::full({32}, 0.5, type);
+  for (const Function function : kFunctions) function(numbers);
+}
+
+}  // namespace
+
+void settle_vector_math() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    const at::NoGradGuard no_grad;
+    use_all(at::kFloat);
+    use_all(at::kDouble);
+  });
+}
+
+}  // namespace meshtorch
