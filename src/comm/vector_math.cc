@@ -2,6 +2,7 @@
 #include "comm/vector_math.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <mutex>
 
