@@ -11,12 +11,12 @@
 #include <mutex>
 #include <numeric>
 
+#include "comm/comm_record.h"
 #include "comm/parts.h"
 #include "comm/pending.h"
 #include "comm/rank_context.h"
 #include "comm/wire.h"
 #include "core/shard.h"
-#include "debug/comm_record.h"
 
 namespace meshtorch {
 namespace {

@@ -8,7 +8,7 @@
 #include <exception>
 #include <mutex>
 
-#include "dispatch/key.h"
+#include "comm/key.h"
 
 namespace meshtorch {
 namespace {

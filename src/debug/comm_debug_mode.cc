@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "debug/comm_record.h"
+#include "comm/comm_record.h"
 #include "debug/running_modules.h"
 
 namespace meshtorch {

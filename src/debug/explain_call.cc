@@ -2,10 +2,10 @@
 #include <algorithm>
 
 #include "core/number_text.h"
-#include "dispatch/call_arguments.h"
-#include "dispatch/situation.h"
 #include "meshtorch/device_mesh.h"
 #include "meshtorch/register_rule.h"
+#include "operator/call_arguments.h"
+#include "operator/situation.h"
 #include "prove/prove.h"
 
 namespace meshtorch {

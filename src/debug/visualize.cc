@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <map>
 
-#include "comm/mesh_impl.h"
 #include "core/shard.h"
+#include "mesh/mesh_impl.h"
 #include "tensor/meta.h"
 
 namespace meshtorch {

@@ -3,7 +3,7 @@
 
 #include <ATen/ATen.h>
 
-#include "comm/mesh_impl.h"
+#include "mesh/mesh_impl.h"
 #include "tensor/meta.h"
 
 namespace meshtorch {

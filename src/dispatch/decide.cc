@@ -6,8 +6,8 @@
 
 #include "dispatch/fallback_policy.h"
 #include "dispatch/handler.h"
-#include "dispatch/rule_call.h"
-#include "dispatch/situation.h"
+#include "operator/rule_call.h"
+#include "operator/situation.h"
 #include "rules/own_rules.h"
 
 namespace meshtorch {

@@ -17,10 +17,10 @@
 #include <ATen/ops/tanh_ops.h>
 #include <torch/library.h>
 
-#include "dispatch/call_key.h"
 #include "dispatch/handler.h"
-#include "dispatch/known_number.h"
-#include "tensor/write_back.h"
+#include "dispatch/write_back.h"
+#include "operator/call_key.h"
+#include "operator/known_number.h"
 
 namespace meshtorch {
 namespace {
@@ -47,7 +47,7 @@ class KnownCall {
   // Null if the call is new, or takes more than the operator on the shards.
   std::shared_ptr<const Decision> find() const {
     if (is_for_handler_) return nullptr;
-    auto known = mesh_->decisions().find(key_);
+    auto known = decisions_of(*mesh_).find(key_);
     const bool stays =
         known && std::ranges::all_of(known->moves, [](const Layout* to) { return to == nullptr; });
     return stays ? known : nullptr;

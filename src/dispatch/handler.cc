@@ -4,16 +4,16 @@
 #include <ATen/ATen.h>
 
 #include "comm/pending.h"
-#include "dispatch/call_key.h"
-#include "dispatch/known_number.h"
 #include "dispatch/mixing.h"
-#include "dispatch/stack_call.h"
+#include "dispatch/write_back.h"
 #include "local/local_call.h"
 #include "meshtorch/device_mesh.h"
+#include "operator/call_key.h"
+#include "operator/known_number.h"
+#include "operator/stack_call.h"
 #include "prove/call_check.h"
-#include "redistribute/execute/execute.h"
+#include "tensor/execute.h"
 #include "tensor/from_local.h"
-#include "tensor/write_back.h"
 
 namespace meshtorch {
 Handler::Handler(const OperatorInfo& info, torch::jit::Stack& stack)
@@ -37,7 +37,7 @@ void Handler::run() {
 void Handler::run_by_rule() {
   check_plain_operands();
   const CallKey call_key = key();
-  if (const auto known = mesh_->decisions().find(call_key)) {
+  if (const auto known = decisions_of(*mesh_).find(call_key)) {
     torch::jit::Stack view_arguments;
     if (info_.is_view && !is_sure_to_share_memory(*known)) view_arguments = copy_of_arguments();
     run_locally(*known);
@@ -49,7 +49,7 @@ void Handler::run_by_rule() {
   const auto decision = decide(info_, operands_, global_arguments, *mesh_);
   run_locally(*decision);
   complete(*decision, *mesh_, tensors_in(c10::ArrayRef<c10::IValue>(stack_).slice(base_)));
-  mesh_->decisions().insert(call_key, decision);
+  decisions_of(*mesh_).insert(call_key, decision);
   wrap_results(*decision, global_arguments);
 }
 

@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "dispatch/decision.h"
-#include "dispatch/operand.h"
+#include "operator/decision.h"
+#include "operator/operand.h"
 
 namespace meshtorch {
 

@@ -8,12 +8,12 @@
 #include <set>
 #include <string>
 
-#include "autograd/gradient_guard.h"
 #include "dispatch/attention_on_shapes.h"
 #include "dispatch/feature_dropout.h"
-#include "dispatch/stack_call.h"
+#include "dispatch/gradient_guard.h"
 #include "dispatch/whole_call.h"
 #include "meshtorch/implicit_replication.h"
+#include "operator/stack_call.h"
 
 namespace meshtorch {
 namespace {

@@ -7,10 +7,10 @@
 #include <numeric>
 #include <unordered_map>
 
+#include "decompose/class_split_loss.h"
 #include "dispatch/handler.h"
 #include "dispatch/special_random.h"
-#include "dispatch/stack_call.h"
-#include "local/class_split_loss.h"
+#include "operator/stack_call.h"
 #include "tensor/from_local.h"
 
 namespace meshtorch {

@@ -9,10 +9,10 @@
 #include "comm/pending.h"
 #include "dispatch/handler.h"
 #include "dispatch/random_arguments.h"
-#include "local/random_fill.h"
+#include "dispatch/write_back.h"
 #include "tensor/random.h"
+#include "tensor/random_fill.h"
 #include "tensor/redistribute.h"
-#include "tensor/write_back.h"
 
 namespace meshtorch {
 namespace {

@@ -1,13 +1,13 @@
 // How often decisions were found in the cache.
-#include "comm/mesh_impl.h"
-#include "dispatch/decision.h"
+#include "mesh/mesh_impl.h"
 #include "meshtorch/device_mesh.h"
 #include "meshtorch/rule.h"
+#include "operator/decision.h"
 
 namespace meshtorch {
 
 CacheStatistics decision_cache_statistics(const DeviceMesh& mesh) {
-  const DecisionCache& cache = mesh.impl().decisions();
+  const DecisionCache& cache = decisions_of(mesh.impl());
   return {cache.hits(), cache.misses(), cache.size()};
 }
 

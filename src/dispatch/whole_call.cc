@@ -5,9 +5,9 @@
 #include <string_view>
 
 #include "dispatch/fallback_policy.h"
-#include "dispatch/operator.h"
-#include "dispatch/stack_call.h"
 #include "meshtorch/dtensor.h"
+#include "operator/operator.h"
+#include "operator/stack_call.h"
 #include "tensor/meta.h"
 
 namespace meshtorch {

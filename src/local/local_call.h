@@ -3,8 +3,8 @@
 
 #include <ATen/core/stack.h>
 
-#include "dispatch/decision.h"
-#include "dispatch/operand.h"
+#include "operator/decision.h"
+#include "operator/operand.h"
 
 namespace meshtorch {
 

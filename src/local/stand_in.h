@@ -1,7 +1,7 @@
 // A rank without elements takes part in a call whose kernels need some.
 #pragma once
 
-#include "dispatch/decision.h"
+#include "operator/decision.h"
 
 namespace meshtorch {
 

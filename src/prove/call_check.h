@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "dispatch/operand.h"
+#include "operator/operand.h"
 
 namespace meshtorch {
 

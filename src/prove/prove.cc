@@ -8,8 +8,8 @@
 #include <set>
 
 #include "core/number_text.h"
-#include "dispatch/rule_call.h"
 #include "local/local_call.h"
+#include "operator/rule_call.h"
 #include "propagate/claims.h"
 #include "prove/pieces.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/shard.h"
-#include "dispatch/operator.h"
+#include "operator/operator.h"
 
 namespace meshtorch {
 

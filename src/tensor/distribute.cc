@@ -4,7 +4,7 @@
 #include "comm/rank_context.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/dtensor.h"
-#include "redistribute/execute/execute.h"
+#include "tensor/execute.h"
 #include "tensor/meta.h"
 #include "tensor/redistribute.h"
 

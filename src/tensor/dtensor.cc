@@ -7,7 +7,7 @@
 
 #include "autograd/differentiable.h"
 #include "comm/pending.h"
-#include "redistribute/execute/execute.h"
+#include "tensor/execute.h"
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
 #include "tensor/redistribute.h"

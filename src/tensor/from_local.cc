@@ -8,8 +8,8 @@
 
 #include "comm/rank_context.h"
 #include "meshtorch/collectives.h"
-#include "redistribute/execute/execute.h"
 #include "redistribute/transfer.h"
+#include "tensor/execute.h"
 #include "tensor/meta.h"
 
 namespace meshtorch {

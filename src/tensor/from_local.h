@@ -2,8 +2,8 @@
 #pragma once
 
 #include "core/shard.h"
+#include "mesh/layout.h"
 #include "meshtorch/dtensor.h"
-#include "tensor/layout.h"
 
 namespace meshtorch {
 

@@ -6,10 +6,10 @@
 
 #include <memory>
 
-#include "comm/mesh_impl.h"
+#include "comm/key.h"
 #include "core/shard.h"
-#include "dispatch/key.h"
-#include "tensor/layout.h"
+#include "mesh/layout.h"
+#include "mesh/mesh_impl.h"
 
 namespace meshtorch {
 

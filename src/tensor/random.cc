@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "comm/rank_context.h"
-#include "local/random_fill.h"
-#include "redistribute/execute/execute.h"
+#include "tensor/execute.h"
 #include "tensor/meta.h"
 #include "tensor/random.h"
+#include "tensor/random_fill.h"
 #include "tensor/redistribute.h"
 
 namespace meshtorch {

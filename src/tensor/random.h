@@ -5,7 +5,7 @@
 
 #include "core/distribution.h"
 #include "core/shard.h"
-#include "tensor/layout.h"
+#include "mesh/layout.h"
 
 namespace meshtorch {
 

@@ -3,8 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "mesh/layout.h"
 #include "meshtorch/dtensor.h"
-#include "tensor/layout.h"
 
 namespace meshtorch {
 

@@ -11,8 +11,8 @@
 #include <sstream>
 
 #include "../dist/samples.h"
-#include "dispatch/operator.h"
 #include "draw_call.h"
+#include "operator/operator.h"
 
 namespace meshtorch::testing {
 namespace {

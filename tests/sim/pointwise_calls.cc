@@ -1,7 +1,7 @@
 // Calls of the pointwise operators, made from their rules and schemas.
 #include "pointwise_calls.h"
 
-#include "dispatch/operator.h"
+#include "operator/operator.h"
 
 namespace meshtorch::testing {
 namespace {

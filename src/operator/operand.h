@@ -4,7 +4,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/SmallVector.h>
 
-#include "dispatch/operator.h"
+#include "operator/operator.h"
 #include "tensor/meta.h"
 
 namespace meshtorch {

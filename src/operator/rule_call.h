@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "dispatch/decision.h"
-#include "dispatch/stack_call.h"
+#include "operator/decision.h"
+#include "operator/stack_call.h"
 #include "propagate/choose.h"
 #include "rules/table.h"
 

@@ -1,5 +1,5 @@
 // Gradients of distributed tensors are distributed.
-#include "autograd/gradient_guard.h"
+#include "dispatch/gradient_guard.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/function.h>

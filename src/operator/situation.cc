@@ -1,5 +1,5 @@
 // A bound call as the choice sees it.
-#include "dispatch/situation.h"
+#include "operator/situation.h"
 
 #include <algorithm>
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "dispatch/call_arguments.h"
+#include "operator/call_arguments.h"
 #include "prove/prove.h"
 #include "rules/own_rules.h"
 

@@ -1,6 +1,6 @@
 // Cross entropy of logits that are split along the classes. Only one number for each sample is communicated,
 // never the logits.
-#include "local/class_split_loss.h"
+#include "decompose/class_split_loss.h"
 
 #include <ATen/ATen.h>
 
@@ -9,7 +9,7 @@
 #include "dispatch/handler.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/loss_parallel.h"
-#include "redistribute/execute/execute.h"
+#include "tensor/execute.h"
 #include "tensor/from_local.h"
 
 namespace meshtorch {

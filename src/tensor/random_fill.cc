@@ -1,5 +1,5 @@
 // Fills this rank's shard with random numbers that depend on global indices only.
-#include "local/random_fill.h"
+#include "tensor/random_fill.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>

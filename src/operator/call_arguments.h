@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "dispatch/operator.h"
+#include "operator/operator.h"
 
 namespace meshtorch {
 

@@ -1,7 +1,7 @@
 // An operator call on the dispatcher's stack, as the rules see it.
 #pragma once
 
-#include "dispatch/operand.h"
+#include "operator/operand.h"
 #include "rules/table.h"
 
 namespace meshtorch {

@@ -4,7 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include "dispatch/decision.h"
+#include "operator/decision.h"
 #include "tensor/meta.h"
 
 namespace meshtorch {

@@ -13,8 +13,9 @@
 #include <vector>
 
 #include "core/shard.h"
+#include "mesh/attachment.h"
+#include "mesh/layout.h"
 #include "rules/bind.h"
-#include "tensor/layout.h"
 
 namespace meshtorch {
 
@@ -74,7 +75,7 @@ using CallKey = c10::SmallVector<std::int64_t, 96>;
 
 // Decisions made before the last rule was registered are forgotten. Bounded: when full it is emptied, since
 // programs repeat few calls many times and refill it at once.
-class DecisionCache {
+class DecisionCache : public MeshAttachment {
  public:
   static constexpr std::size_t kCapacity = 16384;
 
@@ -96,5 +97,9 @@ class DecisionCache {
   std::uint64_t hits_ = 0;
   std::uint64_t misses_ = 0;
 };
+
+// What was decided about operators on tensors of this mesh: it dies with the mesh, so that no key can outlive
+// its layout.
+DecisionCache& decisions_of(MeshImpl& mesh);
 
 }  // namespace meshtorch

@@ -1,7 +1,7 @@
 // A call as numbers.
-#include "dispatch/call_key.h"
+#include "operator/call_key.h"
 
-#include "dispatch/known_number.h"
+#include "operator/known_number.h"
 
 namespace meshtorch {
 namespace {

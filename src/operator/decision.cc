@@ -1,5 +1,7 @@
 // The cache of decisions.
-#include "dispatch/decision.h"
+#include "operator/decision.h"
+
+#include "mesh/mesh_impl.h"
 
 #include "rules/own_rules.h"
 
@@ -37,6 +39,11 @@ void DecisionCache::insert(const CallKey& key, std::shared_ptr<const Decision> d
 std::size_t DecisionCache::size() const {
   const std::scoped_lock lock(mutex_);
   return decisions_.size();
+}
+
+DecisionCache& decisions_of(MeshImpl& mesh) {
+  const auto make = []() -> std::unique_ptr<MeshAttachment> { return std::make_unique<DecisionCache>(); };
+  return static_cast<DecisionCache&>(mesh.attachment(make));
 }
 
 }  // namespace meshtorch

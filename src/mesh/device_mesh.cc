@@ -6,7 +6,7 @@
 #include <numeric>
 #include <ostream>
 
-#include "comm/mesh_impl.h"
+#include "mesh/mesh_impl.h"
 
 namespace meshtorch {
 namespace {

@@ -1,5 +1,5 @@
 // What is known of a number before the call that it is an argument of.
-#include "dispatch/known_number.h"
+#include "operator/known_number.h"
 
 #include <algorithm>
 

@@ -12,11 +12,10 @@
 
 #include "comm/rank_context.h"
 #include "core/axis_cost.h"
-#include "tensor/layout.h"
+#include "mesh/attachment.h"
+#include "mesh/layout.h"
 
 namespace meshtorch {
-
-class DecisionCache;
 
 class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
  public:
@@ -50,16 +49,18 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   // What communication costs on each axis, for plans and choices; the same on every rank.
   std::vector<AxisCost> axis_costs() const { return std::vector<AxisCost>(shape_.size()); }
 
-  // The layouts of tensors on this mesh, and what was decided about operators on them.
+  // The layouts of tensors on this mesh.
   const Layout* layout(const Placements& placements) { return layouts_.get(placements); }
   // The layout that is replicated on every axis.
   const Layout* replicated() { return layout(Placements(shape_.size())); }
-  DecisionCache& decisions() { return *decisions_; }
-
-  ~MeshImpl();
+  // Made at the first call; all callers name the same maker.
+  MeshAttachment& attachment(std::unique_ptr<MeshAttachment> (*make)()) {
+    std::call_once(attached_, [&] { attachment_ = make(); });
+    return *attachment_;
+  }
 
  private:
-  MeshImpl();
+  MeshImpl() = default;
   // The mesh along these axes that holds this rank (coordinate 0 on the others if it is in none).
   Numbers ranks_along(const std::vector<int>& axes) const;
   MeshImpl& root() { return root_ ? *root_ : *this; }
@@ -78,7 +79,8 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   mutable std::map<std::vector<int>, Group> groups_;
   std::map<std::string, std::weak_ptr<MeshImpl>> flattened_;  // on the root, by name
   LayoutTable layouts_{*this};
-  std::unique_ptr<DecisionCache> decisions_;
+  std::once_flag attached_;
+  std::unique_ptr<MeshAttachment> attachment_;
 };
 
 }  // namespace meshtorch

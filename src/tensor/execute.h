@@ -4,8 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "core/shard.h"
+#include "mesh/layout.h"
 #include "redistribute/plan.h"
-#include "tensor/layout.h"
 
 namespace meshtorch {
 

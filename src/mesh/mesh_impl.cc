@@ -1,5 +1,5 @@
 // Arrangements of ranks: checks, coordinates, groups along axes, slices.
-#include "comm/mesh_impl.h"
+#include "mesh/mesh_impl.h"
 
 #include <c10/util/Exception.h>
 
@@ -7,8 +7,6 @@
 #include <functional>
 #include <numeric>
 #include <set>
-
-#include "dispatch/decision.h"
 
 namespace meshtorch {
 namespace {
@@ -69,9 +67,6 @@ Numbers unravel(std::int64_t index, const Numbers& shape) {
 }
 
 }  // namespace
-
-MeshImpl::MeshImpl() : decisions_(std::make_unique<DecisionCache>()) {}
-MeshImpl::~MeshImpl() = default;
 
 std::shared_ptr<MeshImpl> MeshImpl::get(c10::DeviceType device_type, Numbers ranks, Numbers shape,
                                         Names names, std::shared_ptr<MeshImpl> root) {

@@ -1,5 +1,5 @@
 // The arguments of a call that a user names by its operator.
-#include "dispatch/call_arguments.h"
+#include "operator/call_arguments.h"
 
 namespace meshtorch {
 

@@ -1,5 +1,5 @@
 // Interned layouts.
-#include "tensor/layout.h"
+#include "mesh/layout.h"
 
 #include <algorithm>
 

@@ -5,7 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
-#include "dispatch/decision.h"
+#include "operator/decision.h"
 #include "tensor/meta.h"
 
 namespace meshtorch {

@@ -1,6 +1,6 @@
 // What is known of an operator from its schema, and the pairing of in-place and out= variants with functional
 // operators.
-#include "dispatch/operator.h"
+#include "operator/operator.h"
 
 #include <ATen/core/enum_tag.h>
 

@@ -4,7 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "core/distribution.h"
-#include "tensor/layout.h"
+#include "mesh/layout.h"
 
 namespace meshtorch {
 

@@ -1,7 +1,7 @@
 // Arguments of a call by name.
-#include "dispatch/stack_call.h"
+#include "operator/stack_call.h"
 
-#include "dispatch/known_number.h"
+#include "operator/known_number.h"
 
 namespace meshtorch {
 

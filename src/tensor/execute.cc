@@ -1,13 +1,13 @@
 // Carries out a redistribution plan: packs boxes, calls the collective, unpacks boxes.
-#include "redistribute/execute/execute.h"
+#include "tensor/execute.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <numeric>
 
-#include "comm/mesh_impl.h"
 #include "comm/pending.h"
+#include "mesh/mesh_impl.h"
 #include "meshtorch/collectives.h"
 #include "redistribute/plan_cache.h"
 #include "redistribute/transfer.h"

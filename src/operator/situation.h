@@ -1,7 +1,7 @@
 // A bound call as the choice sees it: where its operands lie, what must stay, what results must become.
 #pragma once
 
-#include "dispatch/rule_call.h"
+#include "operator/rule_call.h"
 #include "propagate/choose.h"
 
 namespace meshtorch {

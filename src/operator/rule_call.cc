@@ -1,5 +1,5 @@
 // A call with its rule bound to it.
-#include "dispatch/rule_call.h"
+#include "operator/rule_call.h"
 
 #include <algorithm>
 #include <stdexcept>

@@ -1,12 +1,12 @@
 // Views of distributed tensors, and writes to those that are copies.
-#include "tensor/write_back.h"
+#include "dispatch/write_back.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 
 #include <optional>
 
-#include "redistribute/execute/execute.h"
+#include "tensor/execute.h"
 #include "tensor/from_local.h"
 
 namespace meshtorch {

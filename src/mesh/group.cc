@@ -3,8 +3,8 @@
 
 #include <numeric>
 
-#include "comm/mesh_impl.h"
 #include "comm/rank_context.h"
+#include "mesh/mesh_impl.h"
 #include "meshtorch/device_mesh.h"
 
 namespace meshtorch {
