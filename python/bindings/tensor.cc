@@ -115,7 +115,7 @@ void bind_tensors(py::module_& m) {
   m.def("spec", [](const at::Tensor& self) { return DTensor(self).spec(); });
   m.def("local_tensor", &local_tensor, WithoutGil());
   m.def(
-      "stored_tensor", [](const at::Tensor& self) { return meta_of(DTensor(self))->local; },
+      "stored_tensor", [](const at::Tensor& self) { return distributed(self, "stored_tensor").local; },
       "What this rank holds: its shard, or a stand-in on a rank outside the mesh.");
   m.def(
       "explain_redistribute",

@@ -50,7 +50,7 @@ void add_blocks(const std::vector<std::vector<Range>>& held, std::int64_t rank,
 }
 
 std::vector<Block> blocks_of(const DTensor& tensor) {
-  const DTensorMeta& meta = *meta_of(tensor);
+  const DTensorMeta& meta = distributed(tensor, "visualize_sharding");
   const Shape& mesh = meta.mesh->shape();
   std::map<std::vector<std::int64_t>, Block> blocks;
   for (std::size_t member = 0; member < meta.mesh->ranks().size(); ++member) {

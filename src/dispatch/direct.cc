@@ -54,7 +54,7 @@ class KnownCall {
   }
 
   at::Tensor marked(at::Tensor result) const {
-    DTensorMeta& meta = *meta_of(result);
+    DTensorMeta& meta = distributed(result, "a direct call");
     meta.is_assumed = is_assumed_ && !meta.layout->is_replicated;
     return result;
   }

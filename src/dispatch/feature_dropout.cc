@@ -17,7 +17,7 @@ at::Tensor feature_noise(const at::Tensor& input, double keep) {
   TORCH_CHECK_VALUE(input.dim() >= 2, "meshtorch: feature dropout got a tensor with ", input.dim(),
                     " dims\n  argument: input\n  do: pass one with samples and "
                     "channels as its first two dims, or use dropout");
-  const DTensorMeta& meta = *meta_of(input);
+  const DTensorMeta& meta = distributed(input, "feature_dropout");
   Shape sizes(static_cast<std::size_t>(input.dim()), 1);
   sizes[0] = input.size(0);
   sizes[1] = input.size(1);

@@ -96,7 +96,7 @@ void Handler::check_plain_operands() {
     const at::Tensor local = operand.tensor.detach();
     const at::Tensor replicated = wrap(local, mesh_->replicated(), local.sizes(), local.strides());
     operand.tensor.unsafeGetTensorImpl()->shallow_copy_from(replicated.getIntrusivePtr());
-    operand.meta = meta_of(operand.tensor);
+    operand.meta = &distributed(operand.tensor, "an argument that is written");
   }
 }
 
@@ -177,7 +177,7 @@ void Handler::wrap_results(const Decision& decision, const torch::jit::Stack& ar
     at::Tensor result = info_.is_view ? wrap_view(std::move(local), plan, operands_[0].tensor,
                                                   decision.moves[0] != nullptr, info_.op, arguments, index)
                                       : wrap(std::move(local), plan.layout, plan.sizes, plan.strides);
-    if (is_assumed_) meta_of(result)->is_assumed = !plan.layout->is_replicated;
+    if (is_assumed_) distributed(result, "a result").is_assumed = !plan.layout->is_replicated;
     return result;
   };
   for (std::size_t r = 0; r < count; ++r) {

@@ -14,7 +14,7 @@ namespace {
 
 // The shard of the base after the view's value has been put in its place.
 at::Tensor base_with(const at::Tensor& view, const WriteBack& way) {
-  const DTensorMeta& base = *meta_of(way.base);
+  const DTensorMeta& base = distributed(way.base, "the base of a view");
   const at::Tensor full = at::empty_strided(way.base.sizes(), way.base.strides(), base.local.options())
                               .copy_(whole_local(way.base));
   torch::jit::Stack stack = way.arguments;
@@ -34,22 +34,23 @@ at::Tensor wrap_view(at::Tensor local, const ResultPlan& plan, const at::Tensor&
   std::optional<c10::InferenceMode> mode;
   if (c10::InferenceMode::is_enabled()) mode.emplace(base.is_inference());
   using Kind = WriteBack::Kind;
-  const DTensorMeta& meta = *meta_of(base);
+  const DTensorMeta& meta = distributed(base, "the base of a view");
   const Kind kind = moved ? Kind::moved : local.is_alias_of(meta.local) ? Kind::shared : Kind::reshaped;
   at::Tensor view = wrap(std::move(local), plan.layout, plan.sizes, plan.strides);
   if (kind != Kind::shared || meta.write_back) {
-    meta_of(view)->write_back = std::make_shared<WriteBack>(WriteBack{kind, base, op, arguments, result});
+    distributed(view, "a view").write_back =
+        std::make_shared<WriteBack>(WriteBack{kind, base, op, arguments, result});
   }
   return view;
 }
 
 void write_through(const at::Tensor& view) {
-  const WriteBack& way = *meta_of(view)->write_back;
-  const DTensorMeta& base = *meta_of(way.base);
+  const WriteBack& way = *distributed(view, "a view").write_back;
+  const DTensorMeta& base = distributed(way.base, "the base of a view");
   if (way.kind == WriteBack::Kind::moved) {
     base.local.copy_(base_with(view, way));
   } else if (way.kind == WriteBack::Kind::reshaped) {
-    base.local.copy_(meta_of(view)->local.reshape(base.local.sizes()));
+    base.local.copy_(distributed(view, "a view").local.reshape(base.local.sizes()));
   }
   if (base.write_back) write_through(way.base);
 }

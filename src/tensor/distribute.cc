@@ -32,7 +32,7 @@ DTensor check_distributed(const DTensor& tensor, const DeviceMesh& mesh, const P
   TORCH_CHECK_VALUE(tensor.device_mesh() == mesh, "meshtorch: cannot distribute a DTensor with device mesh ",
                     tensor.device_mesh().to_string(), " to a different device mesh ", mesh.to_string());
   const Layout* layout = checked_layout(mesh.impl(), placements, tensor.dim());
-  TORCH_CHECK_VALUE(meta_of(tensor)->layout == layout,
+  TORCH_CHECK_VALUE(distributed(tensor, "distribute_tensor").layout == layout,
                     "meshtorch: cannot distribute a DTensor with placements ", to_string(tensor.placements()),
                     " to a different placements ", to_string(layout->placements), "\n  do: use redistribute");
   return tensor;

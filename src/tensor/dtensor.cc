@@ -17,7 +17,7 @@ namespace {
 
 // This rank's shard, as others may see it: nothing on a rank outside the mesh.
 at::Tensor shard_of(const at::Tensor& tensor) {
-  const DTensorMeta& meta = *meta_of(tensor);
+  const DTensorMeta& meta = distributed(tensor, "to_local");
   if (!meta.mesh->coordinate()) return at::empty({0}, meta.local.options());
   return is_pending_tensor(meta.local) ? meta.local : meta.local.alias();
 }
@@ -26,12 +26,7 @@ at::Tensor shard_of(const at::Tensor& tensor) {
 
 bool is_dtensor(const at::Tensor& tensor) { return tensor.defined() && meta_of(tensor) != nullptr; }
 
-DTensor::DTensor(const at::Tensor& tensor) : at::Tensor(tensor) {
-  TORCH_CHECK_VALUE(is_dtensor(tensor),
-                    "meshtorch: a plain tensor was taken for a distributed one\n  its shape: ",
-                    tensor.defined() ? c10::str(tensor.sizes()) : std::string("undefined"),
-                    "\n  do: make it one with distribute_tensor or DTensor::from_local");
-}
+DTensor::DTensor(const at::Tensor& tensor) : at::Tensor(tensor) { distributed(tensor, "DTensor(tensor)"); }
 
 DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, const Placements& placements,
                             const FromLocalOptions& options) {
@@ -65,7 +60,7 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
         at::Tensor mine =
             impl.coordinate() ? x.detach() : at::zeros(local_shape_of(shape, *layout), x.options());
         at::Tensor wrapped = wrap(std::move(mine), layout, shape, strides);
-        meta_of(wrapped)->is_assumed = is_assumed;
+        distributed(wrapped, "from_local").is_assumed = is_assumed;
         return wrapped;
       },
       [=](const at::Tensor& gradient) {
@@ -74,7 +69,7 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
 }
 
 at::Tensor DTensor::to_local(const ToLocalOptions& options) const {
-  const DTensorMeta& meta = *meta_of(*this);
+  const DTensorMeta& meta = distributed(*this, "to_local");
   const Placements back = options.grad_placements.value_or(gradient_placements(meta.layout->placements));
   checked_layout(*meta.mesh, back, dim());
   const Shape shape = sizes().vec();
@@ -92,7 +87,7 @@ at::Tensor DTensor::full_tensor(const ToLocalOptions& options) const {
 }
 
 DTensor DTensor::redistribute(const Placements& placements, const RedistributeOptions& options) const {
-  const DTensorMeta& meta = *meta_of(*this);
+  const DTensorMeta& meta = distributed(*this, "redistribute");
   return redistribute_tensor(*this, checked_layout(*meta.mesh, placements, dim()), options);
 }
 
@@ -104,8 +99,8 @@ DTensor DTensor::redistribute(const DeviceMesh& mesh, const Placements& placemen
   return redistribute(placements, options);
 }
 
-const Placements& DTensor::placements() const { return meta_of(*this)->layout->placements; }
-DeviceMesh DTensor::device_mesh() const { return DeviceMesh(meta_of(*this)->mesh); }
+const Placements& DTensor::placements() const { return distributed(*this, "placements").layout->placements; }
+DeviceMesh DTensor::device_mesh() const { return DeviceMesh(distributed(*this, "device_mesh").mesh); }
 
 DTensorSpec DTensor::spec() const {
   return {device_mesh(), placements(), sizes().vec(), strides().vec(), scalar_type()};
@@ -118,13 +113,13 @@ std::string DTensorSpec::to_string() const {
 
 std::ostream& operator<<(std::ostream& out, const DTensor& tensor) {
   out << tensor.spec().to_string();
-  const DTensorMeta& meta = *meta_of(tensor);
+  const DTensorMeta& meta = distributed(tensor, "printing");
   if (!meta.mesh->coordinate()) return out << ", not on rank " << meta.mesh->world_rank();
   return out << ", shard of rank " << meta.mesh->world_rank() << ":\n" << meta.local;
 }
 
 std::string explain_redistribute(const DTensor& tensor, const Placements& placements) {
-  const DTensorMeta& meta = *meta_of(tensor);
+  const DTensorMeta& meta = distributed(tensor, "explain_redistribute");
   const Layout* to = checked_layout(*meta.mesh, placements, tensor.dim());
   return plan_between(tensor.sizes().vec(), static_cast<std::int64_t>(tensor.element_size()), *meta.layout,
                       *to)

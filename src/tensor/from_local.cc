@@ -119,7 +119,7 @@ Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout,
 }
 
 at::Tensor local_under(const at::Tensor& tensor, const Layout& to) {
-  DTensorMeta& meta = *meta_of(tensor);
+  DTensorMeta& meta = distributed(tensor, "a redistribution");
   const Shape shape = tensor.sizes().vec();
   if (meta.is_assumed && meta.layout != &to) {
     const auto plan = plan_between(shape, static_cast<std::int64_t>(tensor.element_size()), *meta.layout, to);
@@ -133,7 +133,7 @@ at::Tensor local_under(const at::Tensor& tensor, const Layout& to) {
 }
 
 at::Tensor whole_local(const at::Tensor& tensor) {
-  return local_under(tensor, *meta_of(tensor)->mesh->replicated());
+  return local_under(tensor, *distributed(tensor, "a redistribution").mesh->replicated());
 }
 
 }  // namespace meshtorch

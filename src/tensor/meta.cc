@@ -18,6 +18,13 @@ c10::intrusive_ptr<c10::BackendMeta> DTensorMeta::clone(const c10::intrusive_ptr
   return copy;
 }
 
+void reject_plain(const at::Tensor& tensor, const char* where) {
+  TORCH_CHECK_VALUE(
+      false, "meshtorch: a plain tensor was taken for a distributed one\n  ",
+      tensor.defined() ? c10::str("its shape: ", tensor.sizes()) : std::string("it is undefined"),
+      "\n  in: ", where, "\n  do: make it one with distribute_tensor or DTensor::from_local");
+}
+
 at::Tensor wrap(at::Tensor local, const Layout* layout, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   // In-place changes to views are differentiated by replaying the view operators: strides mean nothing for a
   // split tensor.
@@ -37,12 +44,12 @@ at::Tensor wrap(at::Tensor local, const Layout* layout, c10::IntArrayRef sizes, 
 void adopt(const at::Tensor& self, const at::Tensor& other) {
   c10::TensorImpl* impl = self.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(other.sizes(), other.strides());
-  const DTensorMeta* from = meta_of(other);
-  DTensorMeta* to = meta_of(self);
-  to->local = from->local;
-  to->layout = from->layout;
-  to->mesh = from->mesh;
-  to->is_assumed = from->is_assumed;
+  const DTensorMeta& from = distributed(other, "an in-place change of shape");
+  DTensorMeta& to = distributed(self, "an in-place change of shape");
+  to.local = from.local;
+  to.layout = from.layout;
+  to.mesh = from.mesh;
+  to.is_assumed = from.is_assumed;
 }
 
 Shape dense_strides(c10::IntArrayRef sizes) {

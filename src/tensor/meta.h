@@ -29,11 +29,20 @@ struct DTensorMeta final : c10::BackendMeta {
   c10::intrusive_ptr<c10::BackendMeta> clone(const c10::intrusive_ptr<c10::BackendMeta>& self) const override;
 };
 
-// Null if the tensor is not a DTensor.
+// The question: null if the tensor is not a DTensor.
 inline DTensorMeta* meta_of(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (!impl->key_set().has(kMeshKey)) return nullptr;
   return static_cast<DTensorMeta*>(impl->get_backend_meta());
+}
+
+// The demand: the meta of a tensor that has to be a DTensor. Throws ValueError that names `where`, such as
+// "redistribute".
+[[noreturn]] void reject_plain(const at::Tensor& tensor, const char* where);
+inline DTensorMeta& distributed(const at::Tensor& tensor, const char* where) {
+  DTensorMeta* meta = meta_of(tensor);
+  if (meta == nullptr) reject_plain(tensor, where);
+  return *meta;
 }
 
 // A DTensor of the given global sizes and strides. `local` must be a plain tensor without a graph.

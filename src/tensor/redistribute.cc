@@ -12,7 +12,7 @@ namespace meshtorch {
 namespace {
 
 at::Tensor moved(const at::Tensor& tensor, const Layout* to, const RedistributeOptions& options) {
-  const DTensorMeta& meta = *meta_of(tensor);
+  const DTensorMeta& meta = distributed(tensor, "redistribute");
   at::Tensor result = local_under(options.forward_dtype ? tensor.to(*options.forward_dtype) : tensor, *to);
   if (!options.async_op) wait_pending(result);
   // The result is a tensor of its own: writing to it must not change the source.
@@ -34,7 +34,7 @@ Placements gradient_placements(const Placements& placements) {
 
 at::Tensor redistribute_tensor(const at::Tensor& tensor, const Layout* to,
                                const RedistributeOptions& options) {
-  const Layout* from = meta_of(tensor)->layout;
+  const Layout* from = distributed(tensor, "redistribute").layout;
   const at::ScalarType dtype = tensor.scalar_type();
   const Layout* back = from->mesh->layout(gradient_placements(from->placements));
   return differentiable(

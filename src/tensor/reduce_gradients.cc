@@ -12,6 +12,14 @@
 namespace meshtorch {
 namespace {
 
+const DTensorMeta& gradient_of(const at::Tensor& parameter) {
+  return distributed(parameter.grad(), "reduce_gradients, the gradient of a distributed parameter");
+}
+
+const Layout* layout_of(const at::Tensor& parameter) {
+  return distributed(parameter, "reduce_gradients").layout;
+}
+
 // The axes over which a gradient is a pending sum and its parameter replicated.
 std::vector<int> axes_to_sum(const Layout& gradient, const Layout& parameter) {
   std::vector<int> axes;
@@ -40,8 +48,8 @@ const Layout* summed(const Layout& layout, const std::vector<int>& axes) {
 // A gradient that every rank of an axis has whole, of a parameter that is split there, is cut before anything
 // is sent.
 void cut(const at::Tensor& parameter) {
-  const Layout& wanted = *meta_of(parameter)->layout;
-  const Layout& gradient = *meta_of(parameter.grad())->layout;
+  const Layout& wanted = *layout_of(parameter);
+  const Layout& gradient = *gradient_of(parameter).layout;
   if (gradient.mesh != wanted.mesh) return;
   Placements placements = gradient.placements;
   for (std::size_t axis = 0; axis < placements.size(); ++axis) {
@@ -62,13 +70,13 @@ using Owners = std::vector<const at::Tensor*>;
 
 void sum_together(const Sum& sum, const Owners& owners) {
   Tensors locals;
-  for (const at::Tensor* owner : owners) locals.push_back(meta_of(owner->grad())->local.contiguous());
+  for (const at::Tensor* owner : owners) locals.push_back(gradient_of(*owner).local.contiguous());
   const Tensors sums = all_reduce_coalesced(locals, ReduceOp::sum, sum.mesh->group(sum.axes));
   for (std::size_t i = 0; i < owners.size(); ++i) {
     const at::Tensor& gradient = owners[i]->grad();
     wait_pending(sums[i]);
-    owners[i]->mutable_grad() =
-        wrap(sums[i], summed(*meta_of(gradient)->layout, sum.axes), gradient.sizes(), gradient.strides());
+    owners[i]->mutable_grad() = wrap(sums[i], summed(*gradient_of(*owners[i]).layout, sum.axes),
+                                     gradient.sizes(), gradient.strides());
   }
 }
 
@@ -81,9 +89,9 @@ void reduce_gradients(const std::vector<at::Tensor>& parameters) {
       sums;  // in the order of the parameters, which is the same on every rank
   for (const at::Tensor& parameter : parameters) {
     if (!parameter.grad().defined() || meta_of(parameter) == nullptr) continue;
-    const Layout* wanted = meta_of(parameter)->layout;
+    const Layout* wanted = layout_of(parameter);
     cut(parameter);
-    const DTensorMeta& gradient = *meta_of(parameter.grad());
+    const DTensorMeta& gradient = gradient_of(parameter);
     if (gradient.layout == wanted) continue;
     owners.push_back(&parameter);
     const std::vector<int> axes = axes_to_sum(*gradient.layout, *wanted);
@@ -96,8 +104,8 @@ void reduce_gradients(const std::vector<at::Tensor>& parameters) {
   }
   for (const auto& [sum, members] : sums) sum_together(sum, members);
   for (const at::Tensor* parameter : owners) {
-    const Layout* wanted = meta_of(*parameter)->layout;
-    if (meta_of(parameter->grad())->layout != wanted)
+    const Layout* wanted = layout_of(*parameter);
+    if (gradient_of(*parameter).layout != wanted)
       parameter->mutable_grad() = redistribute_tensor(parameter->grad(), wanted, {});
   }
 }
