@@ -1,5 +1,7 @@
 // Collectives on plain tensors, out of place. Results may still be under way: they wait by themselves at
-// first use. Until then the input of a collective that moves data must not be changed in place.
+// first use. Until then the input of a collective that moves data must not be changed in place. Of inputs
+// that require gradients the results do too, any number of times; the derivative is that of the sum of all
+// ranks' results, and its backward communicates on every rank.
 #pragma once
 
 #include <cstdint>
@@ -66,7 +68,7 @@ at::Tensor permute_tensor(const at::Tensor& self, const RankPairs& pairs, const 
 // Returns when every rank of the group has called it.
 void barrier(const Group& group = {});
 
-// The same, differentiable any number of times. The derivative is that of the sum of all ranks' results.
+// The same under the names that PyTorch gives to differentiable collectives.
 at::Tensor all_reduce_autograd(const at::Tensor& self, Reduction op, const Group& group);
 Tensors all_reduce_coalesced_autograd(const Tensors& self, Reduction op, const Group& group);
 at::Tensor all_gather_tensor_autograd(const at::Tensor& self, std::int64_t dim, const Group& group,

@@ -117,7 +117,8 @@ struct LocalMapSettings {
 // One call of a mapped function. The values come in order.
 class LocalMapCall {
  public:
-  LocalMapCall(const LocalMapSettings& settings, std::size_t inputs);
+  // `inputs` has one entry for each argument, undefined for what is not a tensor.
+  LocalMapCall(const LocalMapSettings& settings, const std::vector<at::Tensor>& inputs);
   void input(at::Tensor& tensor);
   void other_input();
   // Whether there was a distributed argument; if not, the results stay as they are.
@@ -128,8 +129,12 @@ class LocalMapCall {
 
  private:
   const Placements& placements(const std::optional<std::vector<Placements>>& each, std::size_t index) const;
+  void note(const Placements& lies);
+  Placements gradient_of(const Placements& lies) const;
 
   const LocalMapSettings& settings_;
+  // The axes along which ranks do different things: some argument or result is not replicated there.
+  std::vector<bool> differs_;
   std::optional<DeviceMesh> mesh_;
   bool seen_dtensor_ = false;
   bool is_uneven_ = false;
@@ -160,8 +165,14 @@ class LocalMapped {
   template <class... Args>
   auto operator()(Args&&... args) const {
     auto kept = keep(std::forward<Args>(args)...);
-    std::size_t inputs = 0;
-    for_each_value(kept, [&](auto&) { ++inputs; });
+    std::vector<at::Tensor> inputs;
+    for_each_value(kept, [&](auto& leaf) {
+      if constexpr (leaves::Tensor<std::remove_reference_t<decltype(leaf)>>) {
+        inputs.emplace_back(leaf);
+      } else {
+        inputs.emplace_back();
+      }
+    });
     LocalMapCall call(settings_, inputs);
     for_each_value(kept, [&](auto& leaf) {
       if constexpr (leaves::Tensor<std::remove_reference_t<decltype(leaf)>>) {
@@ -225,7 +236,9 @@ struct LocalMapOptions {
   std::conditional_t<detail::input_count<F>() == 1, detail::AnyPlacements,
                      detail::PlacementsOfEach<detail::input_count<F>()>>
       in_placements = {};
-  // How the gradient of each argument lies. Default: like the argument.
+  // How the gradient of each argument lies, as the function's own backward leaves it. Default: like the
+  // argument, and Partial where the argument is replicated along an axis on which another argument or a
+  // result is not, since each rank then has its own term of it. See docs/modules.md.
   std::conditional_t<detail::input_count<F>() == 1, detail::AnyPlacements,
                      detail::PlacementsOfEach<detail::input_count<F>()>>
       in_grad_placements = {};
@@ -233,8 +246,8 @@ struct LocalMapOptions {
   std::optional<DeviceMesh> device_mesh = std::nullopt;
   // Bring arguments to in_placements, rather than refuse those that lie otherwise.
   bool redistribute_inputs = false;
-  // Verify that results said to be replicated are equal on all ranks. Default: when the variable
-  // MESHTORCH_DEBUG is set.
+  // Verify that results and gradients said to be replicated are equal on all ranks. Default: when the
+  // variable MESHTORCH_DEBUG is set.
   bool check_replicated = detail::is_debug_mode();
 };
 

@@ -21,7 +21,7 @@ std::optional<std::vector<Placements>> without_none(const EachPlacements& each) 
 // One call of a mapped function, with the settings it refers to.
 class Call {
  public:
-  Call(detail::LocalMapSettings settings, std::size_t inputs)
+  Call(detail::LocalMapSettings settings, const std::vector<at::Tensor>& inputs)
       : settings_(std::move(settings)), call_(settings_, inputs) {}
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -41,9 +41,12 @@ class Call {
   detail::LocalMapCall call_;
 };
 
-std::unique_ptr<Call> begin_call(std::size_t inputs, const EachPlacements& out, const EachPlacements& in,
+std::unique_ptr<Call> begin_call(const std::vector<std::optional<at::Tensor>>& values,
+                                 const EachPlacements& out, const EachPlacements& in,
                                  const EachPlacements& in_grad, const std::optional<DeviceMesh>& mesh,
                                  bool redistribute_inputs) {
+  std::vector<at::Tensor> inputs;
+  for (const auto& value : values) inputs.push_back(value.value_or(at::Tensor()));
   return std::make_unique<Call>(
       detail::LocalMapSettings{without_none(out), without_none(in), without_none(in_grad), mesh,
                                redistribute_inputs, detail::is_debug_mode()},

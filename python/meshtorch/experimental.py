@@ -37,7 +37,11 @@ def local_map(
     *,
     redistribute_inputs=False,
 ):
-    """The function on distributed tensors that `func` is on their shards; without `func`, a decorator."""
+    """The function on distributed tensors that `func` is on their shards; without `func`, a decorator.
+
+    in_grad_placements say how the gradient of each argument lies as the function's own backward leaves it. By default
+    like the argument, and Partial where it is replicated along an axis on which another argument or a result is not.
+    """
     if func is None:
         return partial(
             local_map,
@@ -51,8 +55,9 @@ def local_map(
     @wraps(func)
     def mapped(*args, **kwargs):
         values, structure = pytree.tree_flatten(args)
+        tensors = [value if isinstance(value, torch.Tensor) else None for value in values]
         call = _C.LocalMapCall(
-            len(values), _each(out_placements), in_placements, in_grad_placements, device_mesh, redistribute_inputs
+            tensors, _each(out_placements), in_placements, in_grad_placements, device_mesh, redistribute_inputs
         )
         local_args = pytree.tree_unflatten(_replaced(values, call.input, call.other_input), structure)
         result = func(*local_args, **kwargs)

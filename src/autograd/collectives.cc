@@ -26,6 +26,7 @@ Tensors detached(const Tensors& tensors) {
   return plain;
 }
 
+// Called by backward: forward is right without a derivative too.
 void check_differentiable(ReduceOp op, const char* name) {
   TORCH_CHECK_NOT_IMPLEMENTED(op == ReduceOp::sum || op == ReduceOp::avg, "meshtorch: ", name,
                               " has no derivative for reduction ", to_string(op), "\n  do: use sum or avg");
@@ -77,17 +78,19 @@ at::Tensor all_reduce_autograd(const at::Tensor& self, Reduction op, const Group
                (holds / all_reduce(holds, ReduceOp::sum, group));
       });
     default:
-      check_differentiable(op.op, "all_reduce");
-      return {};
+      return differentiable("AllReduceBackward", self, forward, [=](const at::Tensor&) {
+        check_differentiable(op.op, "all_reduce");
+        return at::Tensor();
+      });
   }
 }
 
 Tensors all_reduce_coalesced_autograd(const Tensors& self, Reduction op, const Group& group) {
-  check_differentiable(op.op, "all_reduce_coalesced");
   return differentiable(
       "AllReduceCoalescedBackward", self,
       [=](const Tensors& x) { return all_reduce_coalesced(x, op, group); },
       [=, like = detached(self)](const Tensors& g) {
+        check_differentiable(op.op, "all_reduce_coalesced");
         return all_reduce_coalesced_autograd(filled(g, like), op, group);
       });
 }
@@ -143,13 +146,13 @@ Tensors all_gather_into_tensor_coalesced_autograd(const Tensors& self, const Gro
 
 at::Tensor reduce_scatter_tensor_autograd(const at::Tensor& self, Reduction op, std::int64_t dim,
                                           const Group& group) {
-  check_differentiable(op.op, "reduce_scatter_tensor");
   const bool is_scalar = self.dim() == 0;
   const std::int64_t size = is_scalar ? 1 : self.size(dim);
   return differentiable(
       "ReduceScatterBackward", self,
       [=](const at::Tensor& x) { return reduce_scatter_tensor(x, op, dim, group); },
       [=](const at::Tensor& g) {
+        check_differentiable(op.op, "reduce_scatter_tensor");
         Splits sizes;
         for (int r = 0; r < group.size(); ++r) sizes.push_back(chunk(size, group.size(), r).size);
         at::Tensor whole = all_gather_tensor_autograd(g, dim, group, sizes);
@@ -160,11 +163,11 @@ at::Tensor reduce_scatter_tensor_autograd(const at::Tensor& self, Reduction op, 
 
 Tensors reduce_scatter_tensor_coalesced_autograd(const Tensors& self, Reduction op, const Splits& dims,
                                                  const Group& group) {
-  check_differentiable(op.op, "reduce_scatter_tensor_coalesced");
   return differentiable(
       "ReduceScatterCoalescedBackward", self,
       [=](const Tensors& x) { return reduce_scatter_tensor_coalesced(x, op, dims, group); },
       [=, like = detached(self)](const Tensors& g) {
+        check_differentiable(op.op, "reduce_scatter_tensor_coalesced");
         Tensors gradients;
         for (std::size_t i = 0; i < g.size(); ++i) {
           const at::Tensor shape = like[i].dim() == 0 ? like[i].reshape({1}) : like[i];

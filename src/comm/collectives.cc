@@ -82,6 +82,11 @@ Splits gather_sizes(const at::Tensor& t, std::int64_t dim, const Group& group, c
   return sizes;
 }
 
+bool wants_gradient(const at::Tensor& tensor) { return tensor.requires_grad() && at::GradMode::is_enabled(); }
+bool wants_gradient(const Tensors& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return wants_gradient(t); });
+}
+
 // Starts the exchange of rows and gives what comes here, in the shape `sizes`.
 at::Tensor exchange(const at::Tensor& input, Splits to_receive, Splits to_send, const Group& group,
                     c10::IntArrayRef sizes) {
@@ -105,6 +110,7 @@ at::Tensor wait_tensor(const at::Tensor& tensor) {
 bool is_pending(const at::Tensor& tensor) { return is_pending_tensor(tensor); }
 
 at::Tensor all_reduce(const at::Tensor& self, Reduction op, const Group& group) {
+  if (wants_gradient(self)) return all_reduce_autograd(self, op, group);
   const auto& process_group = group.process_group();
   const WireReduction wire(op.op, {self}, group.size());
   std::vector<at::Tensor> buffers{wire.encode(writable_copy(self))};
@@ -116,6 +122,7 @@ at::Tensor all_reduce(const at::Tensor& self, Reduction op, const Group& group) 
 }
 
 Tensors all_reduce_coalesced(const Tensors& self, Reduction op, const Group& group) {
+  if (wants_gradient(self)) return all_reduce_coalesced_autograd(self, op, group);
   const auto& process_group = group.process_group();
   if (self.empty()) return {};
   const WireReduction wire(op.op, self, group.size());
@@ -134,6 +141,7 @@ Tensors all_reduce_coalesced(const Tensors& self, Reduction op, const Group& gro
 
 at::Tensor all_gather_tensor(const at::Tensor& self, std::int64_t dim, const Group& group,
                              const Splits& sizes) {
+  if (wants_gradient(self)) return all_gather_tensor_autograd(self, dim, group, sizes);
   const auto& process_group = group.process_group();
   const at::Tensor input = prepared(self);
   dim = wrapped_dim(dim, input);
@@ -149,6 +157,7 @@ at::Tensor all_gather_tensor(const at::Tensor& self, std::int64_t dim, const Gro
 }
 
 Tensors all_gather_into_tensor_coalesced(const Tensors& self, const Group& group) {
+  if (wants_gradient(self)) return all_gather_into_tensor_coalesced_autograd(self, group);
   const auto& process_group = group.process_group();
   if (self.empty()) return {};
   std::vector<at::Tensor> inputs;
@@ -171,6 +180,7 @@ Tensors all_gather_into_tensor_coalesced(const Tensors& self, const Group& group
 }
 
 at::Tensor reduce_scatter_tensor(const at::Tensor& self, Reduction op, std::int64_t dim, const Group& group) {
+  if (wants_gradient(self)) return reduce_scatter_tensor_autograd(self, op, dim, group);
   const auto& process_group = group.process_group();
   const WireReduction wire(op.op, {self}, group.size());
   const at::Tensor input = prepared(self);
@@ -189,6 +199,7 @@ at::Tensor reduce_scatter_tensor(const at::Tensor& self, Reduction op, std::int6
 
 Tensors reduce_scatter_tensor_coalesced(const Tensors& self, Reduction op, const Splits& dims,
                                         const Group& group) {
+  if (wants_gradient(self)) return reduce_scatter_tensor_coalesced_autograd(self, op, dims, group);
   const auto& process_group = group.process_group();
   TORCH_CHECK_VALUE(dims.size() == self.size(), "meshtorch: reduce_scatter_tensor_coalesced got ",
                     self.size(), " tensors and ", dims.size(), " dims\n  do: give one dim for each tensor");
@@ -221,6 +232,7 @@ Tensors reduce_scatter_tensor_coalesced(const Tensors& self, Reduction op, const
 
 at::Tensor all_to_all_single(const at::Tensor& self, const Splits& output_splits, const Splits& input_splits,
                              const Group& group) {
+  if (wants_gradient(self)) return all_to_all_single_autograd(self, output_splits, input_splits, group);
   const at::Tensor input = prepared(self);
   const int size = group.size();
   const auto complete = [&](const Splits& splits, const char* which) {
@@ -242,6 +254,7 @@ at::Tensor all_to_all_single(const at::Tensor& self, const Splits& output_splits
 }
 
 at::Tensor broadcast(const at::Tensor& self, int source, const Group& group) {
+  if (wants_gradient(self)) return broadcast_autograd(self, source, group);
   const auto& process_group = group.process_group();
   TORCH_CHECK_VALUE(source >= 0 && source < group.size(), "meshtorch: broadcast from rank ", source,
                     " of a group of ", group.size(), " ranks\n  do: give a rank of the group, from 0 to ",
@@ -255,6 +268,7 @@ at::Tensor broadcast(const at::Tensor& self, int source, const Group& group) {
 }
 
 at::Tensor permute_tensor(const at::Tensor& self, const RankPairs& pairs, const Group& group) {
+  if (wants_gradient(self)) return permute_tensor_autograd(self, pairs, group);
   group.process_group();  // members only
   const auto size = static_cast<std::size_t>(group.size());
   Splits sends(size, 0);

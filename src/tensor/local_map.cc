@@ -33,7 +33,7 @@ Placements normalized(const Placements& placements, std::int64_t rank) {
 
 // Throws on every rank if the local tensors differ along an axis on which they are said to be replicas.
 void check_replicas(const at::Tensor& local, const DeviceMesh& mesh, const Placements& placements,
-                    std::size_t output) {
+                    const std::string& what, const char* remedy) {
   const at::NoGradGuard no_grad;
   for (std::size_t axis = 0; axis < placements.size(); ++axis) {
     if (!placements[axis].is_replicate()) continue;
@@ -43,10 +43,9 @@ void check_replicas(const at::Tensor& local, const DeviceMesh& mesh, const Place
     const at::Tensor differs =
         at::tensor({at::allclose(mine, first, 0, 0, /*equal_nan=*/true) ? 0 : 1}, at::kLong);
     const bool any_differs = wait_tensor(all_reduce(differs, "max", group)).item<std::int64_t>() != 0;
-    TORCH_CHECK_VALUE(!any_differs, "meshtorch: local_map: output ", output,
-                      " is said to be replicated, but the ranks of axis ", axis,
-                      " have different values\n  out_placements: ", to_string(placements),
-                      "\n  do: reduce it in the function, or say Shard or Partial");
+    TORCH_CHECK_VALUE(
+        !any_differs, "meshtorch: local_map: ", what, " is said to be replicated, but the ranks of axis ",
+        axis, " have different values\n  its placements: ", to_string(placements), "\n  do: ", remedy);
   }
 }
 
@@ -57,11 +56,37 @@ bool is_debug_mode() {
   return debug;
 }
 
-LocalMapCall::LocalMapCall(const LocalMapSettings& settings, std::size_t inputs)
+LocalMapCall::LocalMapCall(const LocalMapSettings& settings, const std::vector<at::Tensor>& inputs)
     : settings_(settings), mesh_(settings.device_mesh) {
-  if (!settings.in_placements) return;
-  check_assertion(settings.in_placements->size() == inputs, "meshtorch: local_map: in_placements length ",
-                  settings.in_placements->size(), " does not match the number of input args ", inputs, "!");
+  check_assertion(!settings.in_placements || settings.in_placements->size() == inputs.size(),
+                  "meshtorch: local_map: in_placements length ",
+                  settings.in_placements ? settings.in_placements->size() : 0,
+                  " does not match the number of input args ", inputs.size(), "!");
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!is_dtensor(inputs[i])) continue;
+    note(settings.in_placements ? placements(settings.in_placements, i) : DTensor(inputs[i]).placements());
+  }
+  for (const Placements& lies : settings.out_placements.value_or(std::vector<Placements>())) note(lies);
+}
+
+void LocalMapCall::note(const Placements& lies) {
+  differs_.resize(std::max(differs_.size(), lies.size()));
+  for (std::size_t axis = 0; axis < lies.size(); ++axis) {
+    if (!lies[axis].is_replicate()) differs_[axis] = true;
+  }
+}
+
+// Where ranks differ along an axis, what they have in common has one cotangent for all of them, of which each
+// rank has a term: a replicated argument gets the sum of the ranks' gradients, and of the gradient of a
+// replicated result each rank gets a part, so that whatever the function sends over the axis is counted once.
+Placements LocalMapCall::gradient_of(const Placements& lies) const {
+  Placements gradient = lies;
+  for (std::size_t axis = 0; axis < lies.size(); ++axis) {
+    const bool is_shared = lies[axis].is_replicate() && axis < differs_.size() && differs_[axis];
+    if (lies[axis].is_partial()) gradient[axis] = Replicate();
+    if (is_shared) gradient[axis] = Partial();
+  }
+  return gradient;
 }
 
 const Placements& LocalMapCall::placements(const std::optional<std::vector<Placements>>& each,
@@ -94,14 +119,18 @@ void LocalMapCall::input(at::Tensor& tensor) {
     }
   }
   is_uneven_ = is_uneven_ || is_unevenly_split(argument);
-  ToLocalOptions options;
+  Placements gradient = gradient_of(argument.placements());
   if (settings_.in_grad_placements) {
-    const Placements& gradient = placements(settings_.in_grad_placements, index);
+    gradient = placements(settings_.in_grad_placements, index);
     check_assertion(!gradient.empty(), "meshtorch: local_map: the DTensor input ", index,
                     " expects in grad placements but received none!");
-    options.grad_placements = gradient;
   }
-  tensor = wait_tensor(argument.to_local(options));
+  tensor = wait_tensor(argument.to_local({.grad_placements = gradient}));
+  if (!settings_.check_replicated || !tensor.requires_grad()) return;
+  tensor.register_hook([mesh = *mesh_, gradient, index](const at::Tensor& g) {
+    check_replicas(g, mesh, gradient, c10::str("the gradient of argument ", index),
+                   "leave in_grad_placements out, or say Partial where ranks have terms of it");
+  });
 }
 
 void LocalMapCall::other_input() {
@@ -127,11 +156,16 @@ void LocalMapCall::output(at::Tensor& tensor) {
   const Placements& given = placements(settings_.out_placements, index);
   const Placements lies =
       given.empty() ? Placements(static_cast<std::size_t>(mesh_->ndim())) : normalized(given, tensor.dim());
-  if (settings_.check_replicated) check_replicas(tensor, *mesh_, lies, index);
+  if (settings_.check_replicated) {
+    check_replicas(tensor, *mesh_, lies, c10::str("output ", index),
+                   "reduce it in the function, or say Shard or Partial");
+  }
   // Sizes are exchanged only if shards may differ.
   bool is_split = false;
   for (const Placement& p : lies) is_split = is_split || p.is_shard();
-  tensor = DTensor::from_local(tensor, *mesh_, lies, {.run_check = is_uneven_ && is_split});
+  FromLocalOptions options{.run_check = is_uneven_ && is_split};
+  if (!settings_.in_grad_placements) options.grad_placements = gradient_of(lies);
+  tensor = DTensor::from_local(tensor, *mesh_, lies, options);
 }
 
 void LocalMapCall::other_output() {

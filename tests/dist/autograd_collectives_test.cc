@@ -31,13 +31,13 @@ std::vector<Computation> computations() {
   std::vector<Computation> all;
   for (const std::string op : {"sum", "avg", "product", "min", "max"}) {
     all.push_back({"all_reduce " + op,
-                   [op](const auto& x, int, int) { return Tensors{mt::all_reduce_autograd(x, op, {})}; },
+                   [op](const auto& x, int, int) { return Tensors{mt::all_reduce(x, op, {})}; },
                    [op](const Tensors& xs, int, int) { return Tensors{reduced(xs, op)}; }});
   }
   for (const std::string op : {"sum", "avg"}) {
     all.push_back({"all_reduce_coalesced " + op,
                    [op](const auto& x, int, int) {
-                     return mt::all_reduce_coalesced_autograd({x, x.select(0, 1), x.sum()}, op, {});
+                     return mt::all_reduce_coalesced({x, x.select(0, 1), x.sum()}, op, {});
                    },
                    [op](const Tensors& xs, int, int) {
                      const torch::Tensor y = reduced(xs, op);
@@ -46,15 +46,12 @@ std::vector<Computation> computations() {
     for (const std::int64_t dim : {0, 1, -1}) {
       all.push_back(
           {"reduce_scatter " + op + " at " + std::to_string(dim),
-           [=](const auto& x, int, int) {
-             return Tensors{mt::reduce_scatter_tensor_autograd(x, op, dim, {})};
-           },
+           [=](const auto& x, int, int) { return Tensors{mt::reduce_scatter_tensor(x, op, dim, {})}; },
            [=](const Tensors& xs, int r, int n) { return Tensors{part_of(reduced(xs, op), r, n, dim)}; }});
     }
     all.push_back({"reduce_scatter_coalesced " + op,
                    [op](const auto& x, int, int) {
-                     return mt::reduce_scatter_tensor_coalesced_autograd({x, x.t(), x.sum()}, op, {0, -1, 0},
-                                                                         {});
+                     return mt::reduce_scatter_tensor_coalesced({x, x.t(), x.sum()}, op, {0, -1, 0}, {});
                    },
                    [op](const Tensors& xs, int r, int n) {
                      const torch::Tensor y = reduced(xs, op);
@@ -63,40 +60,36 @@ std::vector<Computation> computations() {
                    }});
   }
   for (const std::int64_t dim : {0, 1, -2}) {
-    all.push_back(
-        {"all_gather at " + std::to_string(dim),
-         [dim](const auto& x, int, int) { return Tensors{mt::all_gather_tensor_autograd(x, dim, {})}; },
-         [dim](const Tensors& xs, int, int) { return Tensors{torch::cat(xs, dim)}; }});
+    all.push_back({"all_gather at " + std::to_string(dim),
+                   [dim](const auto& x, int, int) { return Tensors{mt::all_gather_tensor(x, dim, {})}; },
+                   [dim](const Tensors& xs, int, int) { return Tensors{torch::cat(xs, dim)}; }});
     const std::size_t split_dim = dim == 1 ? 1 : 0;
-    all.push_back({"all_gather uneven at " + std::to_string(dim),
-                   [dim](const auto& x, int, int n) {
-                     return Tensors{mt::all_gather_tensor_autograd(x, dim, {}, uneven(n))};
-                   },
-                   [dim](const Tensors& xs, int, int) { return Tensors{torch::cat(xs, dim)}; },
-                   [split_dim](int r, int) {
-                     std::vector<std::int64_t> shape{2, 2};
-                     shape[split_dim] = kUneven[at(r)];
-                     return shape;
-                   }});
+    all.push_back(
+        {"all_gather uneven at " + std::to_string(dim),
+         [dim](const auto& x, int, int n) { return Tensors{mt::all_gather_tensor(x, dim, {}, uneven(n))}; },
+         [dim](const Tensors& xs, int, int) { return Tensors{torch::cat(xs, dim)}; },
+         [split_dim](int r, int) {
+           std::vector<std::int64_t> shape{2, 2};
+           shape[split_dim] = kUneven[at(r)];
+           return shape;
+         }});
   }
-  all.push_back(
-      {"all_gather of scalars",
-       [](const auto& x, int, int) { return Tensors{mt::all_gather_tensor_autograd(x.sum(), 0, {})}; },
-       [](const Tensors& xs, int, int) {
-         Tensors sums;
-         for (const torch::Tensor& x : xs) sums.push_back(x.sum());
-         return Tensors{torch::stack(sums)};
-       }});
-  all.push_back({"reduce_scatter of scalars",
-                 [](const auto& x, int, int) {
-                   return Tensors{mt::reduce_scatter_tensor_autograd(x.sum(), "sum", 0, {})};
-                 },
-                 [](const Tensors& xs, int r, int n) {
-                   return Tensors{part_of(reduced(xs, "sum").sum().reshape({1}), r, n, 0)};
+  all.push_back({"all_gather of scalars",
+                 [](const auto& x, int, int) { return Tensors{mt::all_gather_tensor(x.sum(), 0, {})}; },
+                 [](const Tensors& xs, int, int) {
+                   Tensors sums;
+                   for (const torch::Tensor& x : xs) sums.push_back(x.sum());
+                   return Tensors{torch::stack(sums)};
                  }});
+  all.push_back(
+      {"reduce_scatter of scalars",
+       [](const auto& x, int, int) { return Tensors{mt::reduce_scatter_tensor(x.sum(), "sum", 0, {})}; },
+       [](const Tensors& xs, int r, int n) {
+         return Tensors{part_of(reduced(xs, "sum").sum().reshape({1}), r, n, 0)};
+       }});
   all.push_back({"all_gather_coalesced",
                  [](const auto& x, int, int) {
-                   return mt::all_gather_into_tensor_coalesced_autograd({x, x.select(1, 0), x.sum()}, {});
+                   return mt::all_gather_into_tensor_coalesced({x, x.select(1, 0), x.sum()}, {});
                  },
                  [](const Tensors& xs, int, int) {
                    Tensors columns;
@@ -107,43 +100,39 @@ std::vector<Computation> computations() {
                    }
                    return Tensors{torch::cat(xs), torch::cat(columns), torch::stack(sums)};
                  }});
-  all.push_back(
-      {"all_to_all equal",
-       [](const auto& x, int, int) { return Tensors{mt::all_to_all_single_autograd(x, {}, {}, {})}; },
-       [](const Tensors& xs, int r, int) {
-         Tensors rows;
-         for (const torch::Tensor& x : xs) rows.push_back(x.narrow(0, 2 * r, 2));
-         return Tensors{torch::cat(rows)};
-       },
-       [](int, int n) { return std::vector<std::int64_t>{2 * n, 3}; }});
+  all.push_back({"all_to_all equal",
+                 [](const auto& x, int, int) { return Tensors{mt::all_to_all_single(x, {}, {}, {})}; },
+                 [](const Tensors& xs, int r, int) {
+                   Tensors rows;
+                   for (const torch::Tensor& x : xs) rows.push_back(x.narrow(0, 2 * r, 2));
+                   return Tensors{torch::cat(rows)};
+                 },
+                 [](int, int n) { return std::vector<std::int64_t>{2 * n, 3}; }});
   // Everyone sends kUneven[to] rows to rank `to`.
-  all.push_back(
-      {"all_to_all uneven",
-       [](const auto& x, int r, int n) {
-         return Tensors{mt::all_to_all_single_autograd(x, mt::Splits(at(n), kUneven[at(r)]), uneven(n), {})};
-       },
-       [](const Tensors& xs, int r, int n) {
-         Tensors rows;
-         for (const torch::Tensor& x : xs) rows.push_back(x.split_with_sizes(uneven(n))[at(r)]);
-         return Tensors{torch::cat(rows)};
-       },
-       [](int, int n) {
-         const mt::Splits splits = uneven(n);
-         return std::vector<std::int64_t>{std::accumulate(splits.begin(), splits.end(), std::int64_t{0}), 2};
-       }});
-  all.push_back({"broadcast",
-                 [](const auto& x, int, int n) { return Tensors{mt::broadcast_autograd(x, n - 1, {})}; },
+  all.push_back({"all_to_all uneven",
+                 [](const auto& x, int r, int n) {
+                   return Tensors{mt::all_to_all_single(x, mt::Splits(at(n), kUneven[at(r)]), uneven(n), {})};
+                 },
+                 [](const Tensors& xs, int r, int n) {
+                   Tensors rows;
+                   for (const torch::Tensor& x : xs) rows.push_back(x.split_with_sizes(uneven(n))[at(r)]);
+                   return Tensors{torch::cat(rows)};
+                 },
+                 [](int, int n) {
+                   const mt::Splits splits = uneven(n);
+                   return std::vector<std::int64_t>{
+                       std::accumulate(splits.begin(), splits.end(), std::int64_t{0}), 2};
+                 }});
+  all.push_back({"broadcast", [](const auto& x, int, int n) { return Tensors{mt::broadcast(x, n - 1, {})}; },
                  [](const Tensors& xs, int, int n) { return Tensors{xs[at(n - 1)]}; }});
-  all.push_back(
-      {"permute ring",
-       [](const auto& x, int, int n) { return Tensors{mt::permute_tensor_autograd(x, ring(n), {})}; },
-       [](const Tensors& xs, int r, int n) { return Tensors{xs[at((r + n - 1) % n)]}; }});
-  all.push_back(
-      {"permute one way",
-       [](const auto& x, int, int n) { return Tensors{mt::permute_tensor_autograd(x, {{0, n - 1}}, {})}; },
-       [](const Tensors& xs, int r, int n) {
-         return Tensors{r == n - 1 ? xs[0] : torch::zeros_like(xs[at(r)])};
-       }});
+  all.push_back({"permute ring",
+                 [](const auto& x, int, int n) { return Tensors{mt::permute_tensor(x, ring(n), {})}; },
+                 [](const Tensors& xs, int r, int n) { return Tensors{xs[at((r + n - 1) % n)]}; }});
+  all.push_back({"permute one way",
+                 [](const auto& x, int, int n) { return Tensors{mt::permute_tensor(x, {{0, n - 1}}, {})}; },
+                 [](const Tensors& xs, int r, int n) {
+                   return Tensors{r == n - 1 ? xs[0] : torch::zeros_like(xs[at(r)])};
+                 }});
   return all;
 }
 
@@ -215,18 +204,34 @@ TEST_P(Differentiable, ResultsThatAreNotUsedGiveZeros) {
 
 TEST(DifferentiableCollectives, KeepNoGraphWhereNoneIsAskedFor) {
   on_ranks(2, [](int rank) {
-    EXPECT_FALSE(mt::all_reduce_autograd(sample(rank, {2}), "sum", {}).requires_grad());
+    EXPECT_FALSE(mt::all_reduce(sample(rank, {2}), "sum", {}).requires_grad());
     const torch::Tensor x = sample(rank, {2}).requires_grad_();
-    EXPECT_FALSE(mt::all_reduce(x, "sum", {}).requires_grad());
     const torch::NoGradGuard guard;
-    EXPECT_FALSE(mt::all_reduce_autograd(x, "sum", {}).requires_grad());
+    EXPECT_FALSE(mt::all_reduce(x, "sum", {}).requires_grad());
+    EXPECT_FALSE(mt::all_reduce_coalesced({x, x}, "sum", {})[0].requires_grad());
+  });
+}
+
+TEST(DifferentiableCollectives, HaveASecondName) {
+  on_ranks(2, [](int rank) {
+    const torch::Tensor x = sample(rank, {4}).requires_grad_();
+    for (const torch::Tensor& y :
+         {mt::all_reduce_autograd(x, "sum", {}), mt::all_gather_tensor_autograd(x, 0, {}),
+          mt::reduce_scatter_tensor_autograd(x, "sum", 0, {}), mt::all_to_all_single_autograd(x, {}, {}, {}),
+          mt::broadcast_autograd(x, 0, {}), mt::permute_tensor_autograd(x, ring(2), {}),
+          mt::all_reduce_coalesced_autograd({x}, "sum", {})[0],
+          mt::all_gather_into_tensor_coalesced_autograd({x}, {})[0],
+          mt::reduce_scatter_tensor_coalesced_autograd({x}, "sum", {0}, {})[0]}) {
+      EXPECT_TRUE(mt::wait_tensor(y).requires_grad());
+    }
+    EXPECT_FALSE(mt::all_reduce_autograd(x.detach(), "sum", {}).requires_grad());
   });
 }
 
 TEST(DifferentiableCollectives, BroadcastKeepsInfinityAwayFromOtherRanks) {
   on_ranks(2, [](int rank) {
     const torch::Tensor x = torch::ones({1}).requires_grad_();
-    (mt::broadcast_autograd(x, 0, {}) * INFINITY).sum().backward();
+    (mt::broadcast(x, 0, {}) * INFINITY).sum().backward();
     EXPECT_TRUE(is_equal(x.grad(), torch::full({1}, rank == 0 ? INFINITY : 0.0F)));
   });
 }
@@ -234,15 +239,18 @@ TEST(DifferentiableCollectives, BroadcastKeepsInfinityAwayFromOtherRanks) {
 TEST(DifferentiableCollectives, Errors) {
   on_ranks(2, [](int) {
     const torch::Tensor x = torch::ones({2}).requires_grad_();
-    EXPECT_EQ(error_of([&] { mt::reduce_scatter_tensor_autograd(x, "max", 0, {}); }),
+    // Forward needs no derivative.
+    const torch::Tensor largest = mt::reduce_scatter_tensor(x, "max", 0, {});
+    EXPECT_EQ(error_of([&] { largest.sum().backward(); }),
               "meshtorch: reduce_scatter_tensor has no derivative for reduction max\n  do: use sum or avg");
-    EXPECT_EQ(error_of([&] { mt::all_reduce_autograd(x, "bor", {}); }),
-              "meshtorch: all_reduce has no derivative for reduction bor\n  do: use sum or avg");
-    const torch::Tensor once = mt::all_reduce_autograd(x, "sum", {}).sum();
+    const torch::Tensor several = mt::all_reduce_coalesced({x, x}, "min", {})[1];
+    EXPECT_EQ(error_of([&] { several.sum().backward(); }),
+              "meshtorch: all_reduce_coalesced has no derivative for reduction min\n  do: use sum or avg");
+    const torch::Tensor once = mt::all_reduce(x, "sum", {}).sum();
     once.backward();
     EXPECT_NE(error_of([&] { once.backward(); }).find("retain_graph=true"), std::string::npos);
     const torch::Tensor y = x * 1;
-    const torch::Tensor product = mt::all_reduce_autograd(y, "product", {});
+    const torch::Tensor product = mt::all_reduce(y, "product", {});
     y.detach().add_(1);
     EXPECT_NE(error_of([&] { product.sum().backward(); }).find("modified by an inplace operation"),
               std::string::npos);

@@ -197,6 +197,102 @@ TEST(LocalMap, IsDifferentiable) {
   });
 }
 
+// Functions of shards, with how arguments and result lie, and the same of whole tensors.
+struct MappedCase {
+  std::string name;
+  std::function<torch::Tensor(const mt::DeviceMesh&, const torch::Tensor&, const torch::Tensor&)> local;
+  Placements a, b, out;
+  std::function<torch::Tensor(const torch::Tensor&, const torch::Tensor&)> whole = torch::mm;
+};
+
+const auto kMm = [](const mt::DeviceMesh&, const torch::Tensor& a, const torch::Tensor& b) {
+  return torch::mm(a, b);
+};
+
+std::vector<MappedCase> mapped_cases() {
+  return {
+      {"rows by a whole matrix", kMm, kRowWise, kReplicate, kRowWise},
+      {"a whole matrix by columns", kMm, kReplicate, kColWise, kColWise},
+      {"terms that stay pending", kMm, kColWise, kRowWise, {Partial()}},
+      {"everything whole", kMm, kReplicate, kReplicate, kReplicate},
+      {"terms that are summed", mm_all_reduce, kColWise, kRowWise, kReplicate},
+      {"rows that are gathered",
+       [](const mt::DeviceMesh& mesh, const torch::Tensor& a, const torch::Tensor& b) {
+         return mt::all_gather_tensor(torch::mm(a, b), 0, mesh);
+       },
+       kRowWise, kReplicate, kReplicate},
+      {"terms that are scattered",
+       [](const mt::DeviceMesh& mesh, const torch::Tensor& a, const torch::Tensor& b) {
+         return mt::reduce_scatter_tensor(torch::mm(a, b), "sum", 0, mesh);
+       },
+       kColWise, kRowWise, kRowWise},
+      {"rows that use a sum over all",
+       [](const mt::DeviceMesh& mesh, const torch::Tensor& a, const torch::Tensor& b) {
+         return torch::mm(a, b) * mt::all_reduce(a.square().sum(), "sum", mesh);
+       },
+       kRowWise, kReplicate, kRowWise,
+       [](const torch::Tensor& a, const torch::Tensor& b) { return torch::mm(a, b) * a.square().sum(); }},
+  };
+}
+
+TEST(LocalMap, GradientsAreThoseOfTheWholeFunction) {
+  on_ranks(2, [](int) {
+    const mt::DeviceMesh mesh = line(2);
+    for (const MappedCase& c : mapped_cases()) {
+      const torch::Tensor a = numbers({6, 4}, torch::kDouble).requires_grad_();
+      const torch::Tensor b = numbers({4, 8}, torch::kDouble, 5).requires_grad_();
+      c.whole(a, b).square().sum().backward();
+      const torch::Tensor x = mt::distribute_tensor(a.detach(), mesh, c.a).requires_grad_();
+      const torch::Tensor w = mt::distribute_tensor(b.detach(), mesh, c.b).requires_grad_();
+      const auto mapped = mt::local_map(c.local, {.out_placements = c.out, .check_replicated = true});
+      const torch::Tensor y = mapped(mesh, x, w);
+      EXPECT_TRUE(is_close(DTensor(y).full_tensor().detach(), c.whole(a, b).detach())) << c.name;
+      y.square().sum().backward();
+      EXPECT_TRUE(is_close(DTensor(x.grad()).full_tensor(), a.grad())) << c.name;
+      EXPECT_TRUE(is_close(DTensor(w.grad()).full_tensor(), b.grad())) << c.name;
+    }
+  });
+}
+
+TEST(LocalMap, GradientsOfReplicasAreSummedOverTheAxesAlongWhichRanksDiffer) {
+  on_ranks(4, [](int) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
+    const torch::Tensor a = numbers({5, 3}, torch::kDouble).requires_grad_();  // uneven
+    const torch::Tensor b = numbers({3, 3}, torch::kDouble, 5).requires_grad_();
+    const torch::Tensor scale = numbers({}, torch::kDouble, 2).requires_grad_();
+    (torch::mm(a, b) * scale).square().sum().backward();
+    const auto leaf = [&](const torch::Tensor& t, const Placements& lies) {
+      return mt::distribute_tensor(t.detach(), mesh, lies).requires_grad_();
+    };
+    const torch::Tensor x = leaf(a, {Shard(0), Replicate()});
+    const torch::Tensor w = leaf(b, {Replicate(), Replicate()});
+    const torch::Tensor s = leaf(scale, {Replicate(), Replicate()});
+    const auto mapped = mt::local_map(
+        [](torch::Tensor l, torch::Tensor r, torch::Tensor factor) { return torch::mm(l, r) * factor; },
+        {.out_placements = {Shard(0), Replicate()}, .check_replicated = true});
+    mapped(x, w, s).square().sum().backward();
+    EXPECT_TRUE(is_close(DTensor(x.grad()).full_tensor(), a.grad()));
+    EXPECT_EQ(DTensor(w.grad()).placements(), (Placements{Partial(), Replicate()}));
+    EXPECT_TRUE(is_close(DTensor(w.grad()).full_tensor(), b.grad()));
+    EXPECT_TRUE(is_close(DTensor(s.grad()).full_tensor(), scale.grad()));
+  });
+}
+
+TEST(LocalMap, FalseReplicasOfGradientsAreFoundInDebugMode) {
+  on_ranks(2, [](int) {
+    const mt::DeviceMesh mesh = line(2);
+    const torch::Tensor x = mt::distribute_tensor(numbers({6, 4}), mesh, kRowWise).requires_grad_();
+    const torch::Tensor w =
+        mt::distribute_tensor(numbers({4, 3}, torch::kFloat, 5), mesh, kReplicate).requires_grad_();
+    const auto wrong = mt::local_map(
+        mm,
+        {.out_placements = kRowWise, .in_grad_placements = {kRowWise, kReplicate}, .check_replicated = true});
+    const torch::Tensor y = wrong(x, w);
+    const std::string error = error_of([&] { y.square().sum().backward(); });
+    EXPECT_NE(error.find("the gradient of argument 1 is said to be replicated"), std::string::npos) << error;
+  });
+}
+
 TEST(LocalMap, FalseReplicasAreFoundInDebugMode) {
   on_ranks(2, [](int) {
     const mt::DeviceMesh mesh = line(2);
