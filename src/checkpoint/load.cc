@@ -21,8 +21,9 @@ std::string read_index(const std::string& directory) {
   TORCH_CHECK_VALUE(fs::exists(path),
                     "meshtorch: there is no checkpoint, that is no checkpoint.json\n  in: ", directory,
                     "\n  do: name the directory that save() wrote");
-  const safetensors::MappedFile file(path);
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+  std::string text;
+  as_value_error([&] { text = safetensors::InputFile(path).text(); });
+  return text;
 }
 
 // What a section of the state gets from a checkpoint.
@@ -94,11 +95,11 @@ class DataFiles {
 
   static const safetensors::StoredTensor& find(const safetensors::OpenFile& file, const std::string& name,
                                                const Box& box) {
-    for (const safetensors::StoredTensor& tensor : file.header.tensors) {
-      if (tensor.name == name && tensor.shape == box.sizes) return tensor;
-    }
-    TORCH_CHECK_VALUE(false, "meshtorch: the file has no chunk \"", name, "\"\n  in: ", file.map.path(),
+    const safetensors::StoredTensor* tensor = file.find(name);
+    TORCH_CHECK_VALUE(tensor != nullptr && tensor->shape == box.sizes, "meshtorch: the file has no chunk \"",
+                      name, "\"\n  in: ", file.file.path(),
                       "\n  do: load another checkpoint; this one is damaged");
+    return *tensor;
   }
 
   const std::string& directory_;

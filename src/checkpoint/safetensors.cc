@@ -30,7 +30,7 @@ Files::Impl::Impl(const std::string& path) : files(open(path)) {
     const StoredTensor& tensor = *located.tensor;
     entries[name] = {.dtype = dtype_named(tensor.dtype),
                      .shape = tensor.shape,
-                     .file = located.file->map.path(),
+                     .file = located.file->file.path(),
                      .begin = tensor.begin,
                      .end = tensor.end};
   }
@@ -49,7 +49,7 @@ const Entry* Files::find(const std::string& name) const {
 const Entry& Files::at(const std::string& name) const {
   const Entry* entry = find(name);
   TORCH_CHECK_VALUE(entry, "meshtorch: there is no tensor \"", name, "\" among ", names().size(),
-                    "\n  in: ", impl_->files.files.front()->map.path(),
+                    "\n  in: ", impl_->files.files.front()->file.path(),
                     impl_->files.files.size() > 1 ? ", …" : "", "\n  do: use one of names()");
   return *entry;
 }

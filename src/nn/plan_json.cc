@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/shallow_json.h"
 #include "meshtorch/parallelize.h"
 
 namespace meshtorch {
@@ -187,11 +188,13 @@ std::string ParallelizePlan::to_json() const {
 ParallelizePlan ParallelizePlan::from_json(const std::string& text) {
   std::vector<Entry> entries;
   try {
-    for (const Json& entry : Json::parse(text)) {
+    for (const Json& entry : parse_shallow_json<Json>(text)) {
       entries.emplace_back(entry.at("modules").get<std::string>(),
                            read_style(entry.at("style").get<std::string>(), Reader(entry)));
     }
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const c10::Error&) {  // has its three parts already
+    throw;
+  } catch (const std::exception& error) {
     TORCH_CHECK_VALUE(
         false, "meshtorch: the plan cannot be read\n  ", error.what(),
         "\n  do: write a list of {\"modules\": pattern, \"style\": name, options…}, as to_json does");

@@ -7,14 +7,16 @@
 #include <set>
 #include <stdexcept>
 
+#include "core/shallow_json.h"
+#include "safetensors/input_file.h"
+
 namespace meshtorch::safetensors {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kLengthBytes = 8;
-constexpr std::uint64_t kMaxHeader = 100'000'000;  // the limit of the format
-constexpr std::uint64_t kAlignment = 8;            // of the first tensor in files that we write
+constexpr std::uint64_t kAlignment = 8;  // of the first tensor in files that we write
 constexpr const char* kMetadataKey = "__metadata__";
 
 std::string text_of(const Shape& shape) {
@@ -33,7 +35,7 @@ class FileErrors {
   }
   [[noreturn]] void reject_tensor(const std::string& name, const std::string& what,
                                   const std::string& remedy = "write the file again; it is damaged") const {
-    throw std::invalid_argument("meshtorch: tensor \"" + name + "\" " + what + "\n  in: " + file_ +
+    throw std::invalid_argument("meshtorch: tensor " + quoted(name) + " " + what + "\n  in: " + file_ +
                                 "\n  do: " + remedy);
   }
 
@@ -41,51 +43,27 @@ class FileErrors {
   std::string file_;
 };
 
-std::uint64_t header_length(std::span<const std::byte> bytes, const FileErrors& errors) {
-  if (bytes.size() < kLengthBytes) {
+std::uint64_t header_length(std::span<const std::byte> bytes, std::uint64_t file_size,
+                            const FileErrors& errors) {
+  if (bytes.size() < kLengthBytes || file_size < kLengthBytes) {
     errors.reject("a safetensors file begins with 8 bytes of header length, but this one has " +
-                      std::to_string(bytes.size()) + " bytes",
+                      std::to_string(std::min<std::uint64_t>(bytes.size(), file_size)) + " bytes",
                   "copy or download the file again; it was cut short");
   }
   std::uint64_t length = 0;
   for (std::size_t i = kLengthBytes; i-- > 0;)
     length = length << 8 | std::to_integer<std::uint64_t>(bytes[i]);
-  if (length > bytes.size() - kLengthBytes) {
+  if (length > file_size - kLengthBytes) {
     errors.reject("the header says that it has " + std::to_string(length) + " bytes, but only " +
-                      std::to_string(bytes.size() - kLengthBytes) + " bytes of the file follow",
+                      std::to_string(file_size - kLengthBytes) + " bytes of the file follow",
                   "copy or download the file again; it was cut short, or is no safetensors file");
   }
-  if (length > kMaxHeader) {
-    errors.reject("the header has " + std::to_string(length) + " bytes; the format allows " +
-                      std::to_string(kMaxHeader),
-                  "split the tensors over several files");
+  if (length > kMaxText) {
+    errors.reject(
+        "the header has " + std::to_string(length) + " bytes; the format allows " + std::to_string(kMaxText),
+        "split the tensors over several files");
   }
   return length;
-}
-
-Json parse_json(std::span<const std::byte> text, const FileErrors& errors) {
-  std::set<std::string> names;
-  std::string repeated;
-  const auto note_names = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    const bool is_name = event == Json::parse_event_t::key && depth == 1;
-    if (is_name && !names.insert(parsed.get<std::string>()).second) repeated = parsed.get<std::string>();
-    return true;
-  };
-  Json json;
-  try {
-    const auto* begin = reinterpret_cast<const char*>(text.data());
-    json = Json::parse(begin, begin + text.size(), note_names);
-  } catch (const nlohmann::json::exception& error) {
-    errors.reject(std::string("the header is not JSON: ") + error.what(),
-                  "write the file again; it is damaged, or is no safetensors file");
-  }
-  if (!json.is_object()) {
-    errors.reject("the header is JSON, but not an object of tensors",
-                  "write the file again; it is no safetensors file");
-  }
-  if (!repeated.empty())
-    errors.reject_tensor(repeated, "is there twice", "give every tensor a name of its own");
-  return json;
 }
 
 // The value of an unsigned JSON number that fits int64; nothing else is a size.
@@ -158,6 +136,7 @@ void check_coverage(const std::vector<StoredTensor>& tensors, std::uint64_t data
 }
 
 Metadata parse_metadata(const Json& json, const FileErrors& errors) {
+  if (!json.is_object()) errors.reject("the metadata is no object", "write the file again; it is damaged");
   Metadata metadata;
   for (const auto& item : json.items()) {
     if (!item.value().is_string())
@@ -166,6 +145,70 @@ Metadata parse_metadata(const Json& json, const FileErrors& errors) {
   }
   return metadata;
 }
+
+// Takes every tensor out of the JSON as soon as it is complete, so that the time is in proportion to the
+// text: an object that keeps the order of its members looks through all of them for each one.
+class HeaderReader {
+ public:
+  HeaderReader(std::uint64_t data_begin, std::uint64_t file_size, const FileErrors& errors)
+      : data_begin_(data_begin), file_size_(file_size), errors_(errors) {}
+
+  Header read(std::span<const std::byte> text) {
+    const auto* begin = reinterpret_cast<const char*>(text.data());
+    Json rest;
+    try {
+      rest = Json::parse(begin, begin + text.size(), [this](int depth, Event event, Json& parsed) {
+        return is_kept(depth, event, parsed);
+      });
+    } catch (const nlohmann::json::exception& error) {
+      errors_.reject(std::string("the header is not JSON: ") + error.what(),
+                     "write the file again; it is damaged, or is no safetensors file");
+    }
+    if (!rest.is_object()) reject_other();
+    return std::move(header_);
+  }
+
+ private:
+  using Event = Json::parse_event_t;
+
+  [[noreturn]] void reject_other() const {
+    errors_.reject("the header is JSON, but not an object of tensors",
+                   "write the file again; it is no safetensors file");
+  }
+
+  bool is_kept(int depth, Event event, Json& parsed) {
+    const bool is_start = event == Event::object_start || event == Event::array_start;
+    if (is_start && depth >= kMaxJsonDepth) {
+      errors_.reject("the header is nested deeper than " + std::to_string(kMaxJsonDepth) + " levels",
+                     "write the file again; it is damaged, or is no safetensors file");
+    }
+    if (depth == 0 && event != Event::object_start && event != Event::object_end) reject_other();
+    if (depth != 1 || is_start) return true;
+    if (event == Event::key) {
+      name_ = parsed.get<std::string>();
+      if (!names_.insert(name_).second)
+        errors_.reject_tensor(name_, "is there twice", "give every tensor a name of its own");
+      return true;
+    }
+    take(parsed);
+    return false;
+  }
+
+  void take(const Json& value) {
+    if (name_ == kMetadataKey) {
+      header_.metadata = parse_metadata(value, errors_);
+    } else {
+      header_.tensors.push_back(parse_tensor(name_, value, data_begin_, file_size_, errors_));
+    }
+  }
+
+  std::uint64_t data_begin_;
+  std::uint64_t file_size_;
+  const FileErrors& errors_;
+  std::string name_;
+  std::set<std::string> names_;
+  Header header_;
+};
 
 }  // namespace
 
@@ -178,23 +221,19 @@ std::uint64_t item_size(const std::string& dtype) {
   return found == sizes.end() ? 0 : found->second;
 }
 
-Header parse_header(const std::string& file, std::span<const std::byte> bytes) {
+std::uint64_t data_begin(const std::string& file, std::span<const std::byte> first, std::uint64_t file_size) {
+  return kLengthBytes + header_length(first, file_size, FileErrors(file));
+}
+
+Header parse_header(const std::string& file, std::span<const std::byte> bytes, std::uint64_t file_size) {
   const FileErrors errors(file);
-  const std::uint64_t length = header_length(bytes, errors);
-  const Json json = parse_json(bytes.subspan(kLengthBytes, length), errors);
-  const std::uint64_t data_begin = kLengthBytes + length;
-  Header header;
-  for (const auto& item : json.items()) {
-    if (item.key() == kMetadataKey) {
-      header.metadata = parse_metadata(item.value(), errors);
-    } else {
-      header.tensors.push_back(parse_tensor(item.key(), item.value(), data_begin, bytes.size(), errors));
-    }
-  }
+  const std::uint64_t begin = data_begin(file, bytes, file_size);
+  Header header =
+      HeaderReader(begin, file_size, errors).read(bytes.subspan(kLengthBytes, begin - kLengthBytes));
   std::stable_sort(header.tensors.begin(), header.tensors.end(), [](const auto& a, const auto& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
-  check_coverage(header.tensors, data_begin, bytes.size(), errors);
+  check_coverage(header.tensors, begin, file_size, errors);
   return header;
 }
 
@@ -202,6 +241,8 @@ std::string render_header(std::vector<StoredTensor>& tensors, const Metadata& me
   const FileErrors errors("a file to be written");
   Json json = Json::object();
   if (!metadata.empty()) json[kMetadataKey] = metadata;
+  // Appended as to a vector, since a look-up goes through all members.
+  std::vector<std::pair<const std::string, Json>>& members = json.get_ref<Json::object_t&>();
   std::set<std::string> names{kMetadataKey};
   std::uint64_t end = 0;
   for (StoredTensor& tensor : tensors) {
@@ -212,8 +253,9 @@ std::string render_header(std::vector<StoredTensor>& tensors, const Metadata& me
       errors.reject_tensor(tensor.name, "has the unknown type " + tensor.dtype, "convert it");
     tensor.begin = end;
     tensor.end = end += byte_count(tensor, errors);
-    json[tensor.name] = {
-        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {tensor.begin, tensor.end}}};
+    members.emplace_back(
+        tensor.name,
+        Json{{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {tensor.begin, tensor.end}}});
   }
   std::string text = json.dump();
   text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');

@@ -33,9 +33,13 @@ struct Header {
 // The bytes of one element; 0 for a type that is not known.
 std::uint64_t item_size(const std::string& dtype);
 
-// Reads the header of a whole file. Throws std::invalid_argument that names the file and the tensor unless
-// the header is well formed and the tensors fill the file exactly, each with the bytes of its shape.
-Header parse_header(const std::string& file, std::span<const std::byte> bytes);
+// How many bytes of a file of this size come before the data, by its first 8 (or fewer, if it is shorter).
+// Throws std::invalid_argument that names the file.
+std::uint64_t data_begin(const std::string& file, std::span<const std::byte> first, std::uint64_t file_size);
+
+// Reads the bytes before the data. Throws std::invalid_argument that names the file and the tensor unless the
+// header is well formed and the tensors fill the file exactly, each with the bytes of its shape.
+Header parse_header(const std::string& file, std::span<const std::byte> bytes, std::uint64_t file_size);
 
 // The first bytes of a file of these tensors, in this order, one after the other. Sets `begin` and `end` of
 // each. Throws std::invalid_argument if a name is twice or a type not known.

@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
+
+#include "core/shallow_json.h"
 
 namespace meshtorch::safetensors {
 namespace {
@@ -21,51 +22,91 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 }
 
 WeightMap read_index(const std::string& path) {
-  const MappedFile map(path);
-  const auto* begin = reinterpret_cast<const char*>(map.bytes().data());
   WeightMap files;
+  const std::string text = InputFile(path).text();
   try {
-    const auto json = nlohmann::json::parse(begin, begin + map.bytes().size());
-    files = json.at("weight_map").get<WeightMap>();
-  } catch (const nlohmann::json::exception& error) {
+    files = parse_shallow_json(text).at("weight_map").get<WeightMap>();
+  } catch (const std::exception& error) {
     reject(std::string("the index cannot be read: ") + error.what(), path,
            "write it again, with a \"weight_map\" from tensors to files");
   }
   if (files.empty()) reject("the index names no tensor", path, "write it again; it is damaged");
   for (const auto& [tensor, file] : files) {
-    const bool is_plain = !file.empty() && fs::path(file).filename() == file && file != "." && file != "..";
-    if (!is_plain) {
-      reject("the index puts tensor \"" + tensor + "\" into \"" + file + "\", which is no file beside it",
+    if (!is_name_beside(file)) {
+      reject("the index puts tensor " + quoted(tensor) + " into " + quoted(file) +
+                 ", which is no file beside it",
              path, "name files of the same directory");
     }
   }
   return files;
 }
 
+Header header_of(const InputFile& file) {
+  std::vector<std::byte> bytes(std::min<std::uint64_t>(file.size(), 8));
+  file.read(0, bytes);
+  bytes.resize(data_begin(file.path(), bytes, file.size()));
+  file.read(0, bytes);
+  return parse_header(file.path(), bytes, file.size());
+}
+
+// Small runs that lie close together come out of one read.
+class Window {
+ public:
+  explicit Window(const InputFile& file) : file_(file) {}
+
+  void copy(std::uint64_t offset, std::span<std::byte> out) {
+    if (out.size() >= kBytes / 16) {
+      file_.read(offset, out);
+      return;
+    }
+    if (offset < begin_ || offset + out.size() > begin_ + bytes_.size()) {
+      bytes_.resize(std::min<std::uint64_t>(kBytes, file_.size() - offset));
+      file_.read(offset, bytes_);
+      begin_ = offset;
+    }
+    std::memcpy(out.data(), bytes_.data() + (offset - begin_), out.size());
+  }
+
+ private:
+  static constexpr std::uint64_t kBytes = std::uint64_t{64} << 10;
+
+  const InputFile& file_;
+  std::vector<std::byte> bytes_;
+  std::uint64_t begin_ = 0;
+};
+
 }  // namespace
 
-OpenFile::OpenFile(const std::string& path, Checksums expected)
-    : map(path),
-      header(parse_header(path, map.bytes())),
-      expected_(std::move(expected)),
-      is_checked_(expected_.size()) {
-  if ((map.bytes().size() + kChecksumBlock - 1) / kChecksumBlock != expected_.size()) {
-    reject("the file has " + std::to_string(map.bytes().size()) + " bytes, but " +
-               std::to_string(expected_.size()) + " blocks of " + std::to_string(kChecksumBlock) +
-               " were written",
+OpenFile::OpenFile(const std::string& path) : file(path), header(header_of(file)) {
+  for (const StoredTensor& tensor : header.tensors) by_name_[tensor.name] = &tensor;
+}
+
+OpenFile::OpenFile(const std::string& path, Checksums expected) : OpenFile(path) {
+  expected_ = std::move(expected);
+  is_checked_.resize(expected_.size());
+  if ((file.size() + kChecksumBlock - 1) / kChecksumBlock != expected_.size()) {
+    reject("the file has " + std::to_string(file.size()) + " bytes, but " + std::to_string(expected_.size()) +
+               " blocks of " + std::to_string(kChecksumBlock) + " were written",
            path, "load another checkpoint; this one is damaged");
   }
 }
 
+const StoredTensor* OpenFile::find(const std::string& name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
+}
+
 void OpenFile::check_blocks(std::uint64_t begin, std::uint64_t end, const std::string& tensor) const {
+  std::vector<std::byte> bytes;
   for (std::uint64_t block = begin / kChecksumBlock; block * kChecksumBlock < end; ++block) {
     if (is_checked_[block]) continue;
     const std::uint64_t first = block * kChecksumBlock;
-    const std::uint64_t size = std::min<std::uint64_t>(kChecksumBlock, map.bytes().size() - first);
-    if (checksum(map.bytes().subspan(first, size)) != expected_[block]) {
+    bytes.resize(std::min<std::uint64_t>(kChecksumBlock, file.size() - first));
+    file.read(first, bytes);
+    if (checksum(bytes) != expected_[block]) {
       reject("tensor \"" + tensor + "\" has other bytes than were written: the checksum of bytes [" +
-                 std::to_string(first) + ", " + std::to_string(first + size) + ") is wrong",
-             map.path(), "load another checkpoint; this one is damaged");
+                 std::to_string(first) + ", " + std::to_string(first + bytes.size()) + ") is wrong",
+             file.path(), "load another checkpoint; this one is damaged");
     }
     is_checked_[block] = true;
   }
@@ -73,27 +114,15 @@ void OpenFile::check_blocks(std::uint64_t begin, std::uint64_t end, const std::s
 
 void OpenFile::read(const StoredTensor& tensor, const ShardIndices& part, std::int64_t begin,
                     std::int64_t end, std::byte* out) const {
-  constexpr std::uint64_t kKeptBytes = std::uint64_t{16}
-                                       << 20;  // of the map, so that a rank needs little beside its shard
   const std::uint64_t item = item_size(tensor.dtype);
-  std::uint64_t kept = tensor.begin;  // what is before was released; runs ascend
-  std::uint64_t offset = tensor.begin;
+  Window window(file);
   part.visit_runs(begin, end, [&](std::int64_t first, std::int64_t length) {
-    offset = tensor.begin + static_cast<std::uint64_t>(first) * item;
-    for (std::uint64_t left = static_cast<std::uint64_t>(length) * item; left > 0;) {
-      const std::uint64_t bytes = std::min(left, kKeptBytes);
-      if (!expected_.empty()) check_blocks(offset, offset + bytes, tensor.name);
-      std::memcpy(out, map.bytes().data() + offset, bytes);
-      out += bytes;
-      offset += bytes;
-      left -= bytes;
-      if (offset - kept >= kKeptBytes) {
-        map.release(kept, offset);
-        kept = offset;
-      }
-    }
+    const std::uint64_t offset = tensor.begin + static_cast<std::uint64_t>(first) * item;
+    const std::uint64_t bytes = static_cast<std::uint64_t>(length) * item;
+    if (!expected_.empty()) check_blocks(offset, offset + bytes, tensor.name);
+    window.copy(offset, {out, bytes});
+    out += bytes;
   });
-  map.release(kept, offset);
 }
 
 ModelFiles::ModelFiles(const std::string& path) {
@@ -124,7 +153,7 @@ ModelFiles::ModelFiles(const std::string& path) {
     open(fs::path(path) / file);
   }
   for (const auto& file : files) {
-    const std::string name = fs::path(file->map.path()).filename().string();
+    const std::string name = fs::path(file->file.path()).filename().string();
     for (const StoredTensor& tensor : file->header.tensors) {
       const auto entry = located.find(tensor.name);
       if (!located.empty() && (entry == located.end() || entry->second != name)) continue;

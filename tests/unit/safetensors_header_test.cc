@@ -15,7 +15,7 @@ std::string file_of(const std::string& json, std::size_t data_bytes) {
 }
 
 Header parse(const std::string& bytes) {
-  return parse_header("a.safetensors", std::as_bytes(std::span(bytes)));
+  return parse_header("a.safetensors", std::as_bytes(std::span(bytes)), bytes.size());
 }
 
 std::string error_of(const std::string& bytes) {

@@ -5,6 +5,9 @@
 #include <filesystem>
 #include <stdexcept>
 
+#include "core/shallow_json.h"
+#include "safetensors/input_file.h"
+
 namespace meshtorch::checkpoint {
 namespace {
 
@@ -55,9 +58,18 @@ IndexedTensor tensor_from(const Json& json) {
   return tensor;
 }
 
+bool is_countable(const Shape& shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(count, size, &count)) return false;
+  }
+  return true;
+}
+
 // What the checksum cannot know: that the writer was right.
 void check_tensor(const Index& index, const std::string& name, const std::string& path) {
   const IndexedTensor& tensor = index.tensors.at(name);
+  if (!is_countable(tensor.shape)) reject("tensor \"" + name + "\" has a shape beyond all memory", path);
   std::int64_t held = 0;
   for (const Chunk& chunk : tensor.chunks) {
     if (!index.files.contains(chunk.file))
@@ -71,7 +83,8 @@ void check_tensor(const Index& index, const std::string& name, const std::string
     }
     if (!fits)
       reject("tensor \"" + name + "\" has a chunk outside its shape: " + chunk.box.to_string(), path);
-    held += chunk.box.count();
+    if (__builtin_add_overflow(held, chunk.box.count(), &held))
+      reject("tensor \"" + name + "\" has more chunks than elements", path);
   }
   if (const std::int64_t all = Box{tensor.shape, tensor.shape}.count(); held != all) {
     reject("tensor \"" + name + "\" has " + std::to_string(all) + " elements, but its chunks have " +
@@ -121,7 +134,7 @@ std::string Index::to_text() const {
 Index Index::from_text(const std::string& path, const std::string& text) {
   Index index;
   try {
-    const Json whole = Json::parse(text);
+    const Json whole = parse_shallow_json(text);
     if (whole.at("format") != kFormat || whole.at("version") != kVersion)
       throw std::invalid_argument("not \"meshtorch checkpoint\" of version 1");
     const Json& body = whole.at("body");
@@ -131,8 +144,8 @@ Index Index::from_text(const std::string& path, const std::string& text) {
     index.generation = body.at("generation").get<std::int64_t>();
     for (const Json& json : body.at("files")) {
       const DataFile file = data_file_from(json);
-      if (std::filesystem::path(file.name).filename() != file.name)
-        throw std::invalid_argument("\"" + file.name + "\" is no file beside the index");
+      if (!safetensors::is_name_beside(file.name))
+        throw std::invalid_argument(quoted(file.name) + " is no file beside the index");
       index.files[file.name] = file;
     }
     for (const auto& item : body.at("tensors").items()) index.tensors[item.key()] = tensor_from(item.value());
