@@ -1,10 +1,14 @@
 // The world of ranks from Python: that of torch.distributed, one of its own, or threads.
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/csrc/Generator.h>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "bindings/bindings.h"
 #include "comm/rank_context.h"
+#include "comm/rank_generator.h"
+#include "comm/timeout.h"
 #include "meshtorch/launch.h"
 #include "meshtorch/process_group.h"
 
@@ -36,13 +40,17 @@ void adopt_world(const std::string& backend, int rank, int size, int local_rank)
   set_process_rank(std::make_shared<RankContext>(std::move(world)));
 }
 
-std::chrono::milliseconds to_milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1e3));
+// Python made its object for the default generator before ranks were threads; it is to stand for theirs too.
+void share_python_generator() {
+  share_default_generator();
+  const py::object object = py::module_::import("torch").attr("default_generator");
+  reinterpret_cast<THPGenerator*>(object.ptr())->cdata = at::detail::getDefaultCPUGenerator();
 }
 
 // An error of Python that a rank raised reaches the caller as it was.
 void spawn_ranks(int world_size, const py::function& fn, double timeout, int intra_op_threads) {
-  const SpawnOptions options{to_milliseconds(timeout), intra_op_threads};
+  const SpawnOptions options{timeout_of(timeout, "spawn"), intra_op_threads};
+  share_python_generator();
   std::exception_ptr cause;
   {
     const py::gil_scoped_release no_lock;
@@ -150,10 +158,14 @@ void bind_worlds(py::module_& m) {
       "init_process_group",
       [](const std::string& backend, const std::string& init_method, int rank, int world_size,
          double timeout) {
-        init_process_group({backend, init_method, rank, world_size, to_milliseconds(timeout)});
+        const InitOptions options{backend, init_method, rank, world_size,
+                                  timeout_of(timeout, "init_process_group")};
+        if (backend == "threads" || init_method.starts_with("threads://")) share_python_generator();
+        const py::gil_scoped_release no_lock;
+        init_process_group(options);
       },
       py::arg("backend") = "", py::arg("init_method") = "env://", py::arg("rank") = -1,
-      py::arg("world_size") = -1, py::arg("timeout") = 600.0, WithoutGil());
+      py::arg("world_size") = -1, py::arg("timeout") = 600.0);
   m.def("destroy_process_group", &destroy_process_group, WithoutGil());
   m.def("is_initialized", &is_initialized);
   m.def("get_rank", &get_rank);

@@ -12,4 +12,8 @@ constexpr c10::DispatchKey kMeshKey = c10::DispatchKey::Fake;
 // Above autograd, free too: tells that a composite operator is running. Registered in dispatch/mixing.cc.
 constexpr c10::DispatchKey kCompositeKey = c10::DispatchKey::DeferredInit;
 
+// In no tensor, but in the set of keys of each thread that is a rank: brings plain random operators past the
+// rank's generator. Registered in comm/rank_generator.cc.
+constexpr c10::DispatchKey kThreadRankKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
 }  // namespace meshtorch

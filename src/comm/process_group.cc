@@ -7,6 +7,7 @@
 #include "comm/rank_context.h"
 #include "comm/rendezvous.h"
 #include "comm/thread_worlds.h"
+#include "comm/timeout.h"
 
 namespace meshtorch {
 namespace {
@@ -28,6 +29,7 @@ World describe_world(const InitOptions& options) {
   World world;
   const bool are_threads = options.init_method.starts_with("threads://");
   world.backend = !options.backend.empty() ? options.backend : are_threads ? "threads" : default_backend();
+  check_timeout(options.timeout, "init_process_group");
   world.timeout = options.timeout;
   check_backend(world.backend);
   return world;

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "comm/backend.h"
+#include "comm/rank_generator.h"
 #include "meshtorch/random.h"
 
 namespace meshtorch {
@@ -32,6 +33,7 @@ RankContext::RankContext(World world) : world_(std::move(world)), random_(starti
   std::vector<std::int64_t> all(static_cast<std::size_t>(world_.size));
   std::iota(all.begin(), all.end(), 0);
   default_group_ = group(all);
+  if (world_.threads) plain_generator_ = copy_of_default_generator();
 }
 
 std::shared_ptr<const GroupImpl> RankContext::group(const std::vector<std::int64_t>& ranks) {
@@ -97,6 +99,8 @@ std::shared_ptr<RankContext> current_rank() {
 }
 
 void set_thread_rank(std::shared_ptr<RankContext> context) {
+  if (context) share_default_generator();
+  use_rank_generator(context != nullptr);
   c10d::RankLocal<Slot>::get().context = std::move(context);
 }
 

@@ -1,6 +1,7 @@
 // What one rank owns: its world, its groups and its meshes. A rank is a process, or a thread under spawn.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <chrono>
@@ -55,6 +56,8 @@ class RankContext {
   std::shared_ptr<MeshImpl> intern(const std::string& content,
                                    const std::function<std::shared_ptr<MeshImpl>()>& make);
   RandomSource& random() { return random_; }
+  // What plain random operators draw from; undefined for a rank that is a process: it has LibTorch's.
+  const at::Generator& plain_generator() const { return plain_generator_; }
 
  private:
   World world_;
@@ -63,6 +66,7 @@ class RankContext {
   std::map<std::vector<std::int64_t>, std::shared_ptr<const GroupImpl>> groups_;
   std::map<std::string, std::shared_ptr<MeshImpl>> meshes_;
   RandomSource random_;
+  at::Generator plain_generator_;
 };
 
 // The context of the calling rank, also on the autograd threads that work for it. Throws if the rank has not

@@ -2,10 +2,13 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "comm/error_text.h"
 #include "comm/rank_context.h"
+#include "comm/timeout.h"
 #include "meshtorch/launch.h"
 
 namespace meshtorch {
@@ -24,14 +27,21 @@ RankError::RankError(int rank, const std::string& what, std::exception_ptr cause
       cause_(std::move(cause)) {}
 
 void spawn(int world_size, const std::function<void(int rank)>& fn, const SpawnOptions& options) {
-  TORCH_CHECK_VALUE(world_size >= 1, "meshtorch: spawn needs at least 1 rank, not ", world_size);
+  TORCH_CHECK_VALUE(world_size >= 1, "meshtorch: spawn needs at least 1 rank, not ", world_size,
+                    "\n  in: spawn\n  do: give the number of ranks");
+  check_timeout(options.timeout, "spawn");
   const auto threads = std::make_shared<ThreadWorld>(world_size);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const int intra_op = options.intra_op_threads > 0 ? options.intra_op_threads : threads_for_each(world_size);
 
+  std::mutex set_up;
   const auto run = [&](int rank) {
-    at::set_num_threads(intra_op);
     try {
+      {
+        // After a fork the first callers find LibTorch's pool of threads half made if they come together.
+        const std::scoped_lock one_at_a_time(set_up);
+        at::set_num_threads(intra_op);
+      }
       set_thread_rank(std::make_shared<RankContext>(
           World{"threads", rank, world_size, rank, options.timeout, store, threads}));
       fn(rank);
@@ -45,7 +55,17 @@ void spawn(int world_size, const std::function<void(int rank)>& fn, const SpawnO
   };
   std::vector<std::jthread> ranks;
   ranks.reserve(static_cast<std::size_t>(world_size));
-  for (int rank = 0; rank < world_size; ++rank) ranks.emplace_back(run, rank);
+  for (int rank = 0; rank < world_size; ++rank) {
+    try {
+      ranks.emplace_back(run, rank);
+    } catch (const std::system_error& error) {  // the ranks that run must not wait for the others
+      const std::string what = c10::str(
+          "meshtorch: the thread of rank ", rank, " of ", world_size, " cannot be started: ", error.what(),
+          "\n  in: spawn\n  do: use fewer ranks, or allow more threads (ulimit -u)");
+      threads->fail(rank, std::make_exception_ptr(std::runtime_error(what)), what);
+      break;
+    }
+  }
   for (std::jthread& rank : ranks) rank.join();
   if (const auto error = threads->failure())
     throw RankError(threads->failed_rank(), error_text(error), error);

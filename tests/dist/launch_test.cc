@@ -1,4 +1,8 @@
 // Joining a world: spawn, its errors, and what the environment must say.
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "ranks.h"
 
 namespace meshtorch::testing {
@@ -38,6 +42,61 @@ TEST(Spawn, WaitingForARankThatHasReturnedIsAnErrorThatNamesIt) {
   });
   EXPECT_NE(error.find("rank 1 has already returned"), std::string::npos) << error;
   EXPECT_NE(error.find("rank 0: is in barrier #1"), std::string::npos) << error;
+}
+
+// What a child process returns that runs `body`, or its signal, negative; it is ended after a minute.
+int exit_code_of_child(const std::function<int()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    ::_exit(body());
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+TEST(Spawn, IfAThreadCannotBeStartedTheOthersDoNotWaitForIt) {
+  const int code = exit_code_of_child([] {
+    const bool is_root = ::geteuid() == 0;  // whom the limit does not bind
+    const rlimit few{.rlim_cur = is_root ? 3U : 1U, .rlim_max = is_root ? 3U : 1U};
+    if (::setrlimit(RLIMIT_NPROC, &few) != 0 || (is_root && ::setuid(65533) != 0)) return 3;
+    try {
+      mt::spawn(16, [](int) { mt::barrier(); });
+    } catch (const mt::RankError& error) {
+      const bool is_told = std::string(error.what()).find("cannot be started") != std::string::npos;
+      return is_told ? 0 : 2;
+    }
+    return 1;
+  });
+  EXPECT_EQ(code, 0);
+}
+
+TEST(Spawn, WorksInAForkedProcess) {
+  mt::spawn(2, [](int) { mt::barrier(); });  // the parent has used its threads
+  for (int repetition = 0; repetition < 40; ++repetition) {
+    const int code = exit_code_of_child([] {
+      std::atomic<int> ranks = 0;
+      mt::spawn(4, [&](int) { ++ranks; });
+      return ranks == 4 ? 0 : 1;
+    });
+    ASSERT_EQ(code, 0) << "in repetition " << repetition;
+  }
+}
+
+TEST(Spawn, TimeoutsThatNoClockKnowsAreRefused) {
+  using std::chrono::milliseconds;
+  for (const milliseconds timeout :
+       {milliseconds(-1), milliseconds(0), milliseconds::max(), milliseconds::min()}) {
+    const std::string error = error_of([&] { mt::spawn(1, [](int) {}, {.timeout = timeout}); });
+    EXPECT_EQ(error, c10::str("meshtorch: a timeout of ", timeout.count(),
+                              " ms is not between 1 ms and a year\n  in: spawn\n  do: give how long a "
+                              "collective may take"));
+    EXPECT_NE(error_of([&] {
+                mt::init_process_group({.backend = "fake", .rank = 0, .world_size = 1, .timeout = timeout});
+              }).find("in: init_process_group"),
+              std::string::npos);
+  }
 }
 
 TEST(Collectives, RanksThatDisagreeGetTheSameErrorAndCanGoOn) {
