@@ -202,7 +202,7 @@ struct MappedCase {
   std::string name;
   std::function<torch::Tensor(const mt::DeviceMesh&, const torch::Tensor&, const torch::Tensor&)> local;
   Placements a, b, out;
-  std::function<torch::Tensor(const torch::Tensor&, const torch::Tensor&)> whole = torch::mm;
+  std::function<torch::Tensor(const torch::Tensor&, const torch::Tensor&)> whole = mm;
 };
 
 const auto kMm = [](const mt::DeviceMesh&, const torch::Tensor& a, const torch::Tensor& b) {
