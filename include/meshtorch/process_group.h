@@ -34,7 +34,8 @@ void init_process_group(const InitOptions& options = {});
 // Joins the world through a store that the caller made; options.rank and options.world_size must be given.
 void init_process_group(const c10::intrusive_ptr<c10d::Store>& store, const InitOptions& options);
 
-// Leaves the world: groups and meshes made in it must not be used any more.
+// Leaves the world. Tensors and meshes made in it stay readable, but what communicates throws, and another
+// world can be joined.
 void destroy_process_group();
 
 bool is_initialized();

@@ -6,6 +6,7 @@
 #include "meshtorch/implicit_replication.h"
 #include "meshtorch/loss_parallel.h"
 #include "meshtorch/rule.h"
+#include "nn/replicate_over.h"
 #include "tensor/meta.h"
 
 namespace meshtorch::python {
@@ -128,6 +129,15 @@ void bind_tensors(py::module_& m) {
         py::kw_only(), py::arg("src_data_rank") = 0, WithoutGil());
   m.def("replace_data", &replace_data, py::arg("parameter"), py::arg("data"), WithoutGil(),
         "Gives a parameter other data, on another device if need be; it stays the same object.");
+  m.def("check_replicates_over", &check_replicates_over, py::arg("tensor"), py::arg("mesh"));
+  m.def(
+      "replicated_over",
+      [](const at::Tensor& tensor, const DeviceMesh& mesh) {
+        const at::Tensor replicated = replicated_over(tensor, mesh);
+        return replicated.defined() ? std::optional(replicated) : std::nullopt;
+      },
+      py::arg("tensor"), py::arg("mesh"), WithoutGil(),
+      "The tensor replicated over the axes of the mesh; None if it has them already.");
   bind_scope<implicit_replication>(
       m, "implicit_replication",
       "While it is open, plain tensors that meet distributed ones count as replicated.");

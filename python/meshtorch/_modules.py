@@ -6,13 +6,15 @@ import warnings
 from . import _C
 
 
-def _replicate_what_is_plain(module, mesh):
+def _replicate_over(module, mesh):
     for parameter in module._parameters.values():
-        if parameter is not None and not _C.is_dtensor(parameter):
-            _C.replace_data(parameter, _C.distribute_tensor(parameter.detach(), mesh))
+        replicated = None if parameter is None else _C.replicated_over(parameter, mesh)
+        if replicated is not None:
+            _C.replace_data(parameter, replicated)
     for name, buffer in module._buffers.items():
-        if buffer is not None and not _C.is_dtensor(buffer):
-            module._buffers[name] = _C.distribute_tensor(buffer, mesh)
+        replicated = None if buffer is None else _C.replicated_over(buffer, mesh)
+        if replicated is not None:
+            module._buffers[name] = replicated
 
 
 def _taking_module(fn, name, values):
@@ -47,10 +49,12 @@ def distribute_module(module, device_mesh=None, partition_fn=None, input_fn=None
         fn and _taking_module(fn, name, values)
         for fn, name, values in ((input_fn, "input_fn", "inputs"), (output_fn, "output_fn", "outputs"))
     ]
+    for tensor in (*module.parameters(), *module.buffers()):
+        _C.check_replicates_over(tensor, mesh)
     for name, part in module.named_modules():
         if partition_fn is not None:
             partition_fn(name, part, mesh)
-        _replicate_what_is_plain(part, mesh)
+        _replicate_over(part, mesh)
     on_input, on_output = edges
     if on_input:
         module.register_forward_pre_hook(lambda part, inputs: on_input(part, inputs, mesh))

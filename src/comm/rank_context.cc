@@ -36,6 +36,19 @@ RankContext::RankContext(World world) : world_(std::move(world)), random_(starti
   if (world_.threads) plain_generator_ = copy_of_default_generator();
 }
 
+void RankContext::leave() {
+  is_left_ = true;
+  // Destroyed outside the lock: a backend joins its threads, and a store may end with its last user.
+  std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> ended;
+  c10::intrusive_ptr<c10d::Store> store;
+  const std::scoped_lock lock(mutex_);
+  for (const auto& [ranks, group] : groups_) {
+    group->is_left = true;
+    ended.push_back(std::move(group->process_group));
+  }
+  store = std::move(world_.store);
+}
+
 std::shared_ptr<const GroupImpl> RankContext::group(const std::vector<std::int64_t>& ranks) {
   const std::scoped_lock lock(mutex_);
   auto& entry = groups_[ranks];
@@ -101,13 +114,17 @@ std::shared_ptr<RankContext> current_rank() {
 void set_thread_rank(std::shared_ptr<RankContext> context) {
   if (context) share_default_generator();
   use_rank_generator(context != nullptr);
-  c10d::RankLocal<Slot>::get().context = std::move(context);
+  const auto old = std::exchange(c10d::RankLocal<Slot>::get().context, std::move(context));
+  if (old) old->leave();
 }
 
 void set_process_rank(std::shared_ptr<RankContext> context) {
-  std::shared_ptr<RankContext> old;  // destroyed outside the lock: it joins the backend's threads
-  const std::scoped_lock lock(process_mutex());
-  old = std::exchange(process_context(), std::move(context));
+  std::shared_ptr<RankContext> old;
+  {
+    const std::scoped_lock lock(process_mutex());
+    old = std::exchange(process_context(), std::move(context));
+  }
+  if (old) old->leave();
 }
 
 }  // namespace meshtorch

@@ -4,6 +4,7 @@
 #include <ATen/core/Generator.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -24,6 +25,7 @@ struct GroupImpl {
   std::vector<std::int64_t> ranks;
   int rank = -1;
   c10::intrusive_ptr<c10d::ProcessGroup> process_group;  // null on ranks outside
+  bool is_left = false;                                  // its world was destroyed
 };
 
 // Where and how a world's groups are made.
@@ -46,6 +48,9 @@ class RankContext {
   explicit RankContext(World world);
 
   const World& world() const { return world_; }
+  // Ends the world for this rank: its groups let go of what they hold, whoever still has them.
+  void leave();
+  bool is_left() const { return is_left_; }
   // The group of these ranks, made at the first call and kept.
   std::shared_ptr<const GroupImpl> group(const std::vector<std::int64_t>& ranks);
   // A group that was made before, by its ranks or its process group; null if there is none.
@@ -63,7 +68,8 @@ class RankContext {
   World world_;
   std::shared_ptr<const GroupImpl> default_group_;
   std::mutex mutex_;
-  std::map<std::vector<std::int64_t>, std::shared_ptr<const GroupImpl>> groups_;
+  std::map<std::vector<std::int64_t>, std::shared_ptr<GroupImpl>> groups_;
+  std::atomic<bool> is_left_ = false;
   std::map<std::string, std::shared_ptr<MeshImpl>> meshes_;
   RandomSource random_;
   at::Generator plain_generator_;

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "comm/pending.h"
 #include "dispatch/mixing.h"
 #include "dispatch/write_back.h"
@@ -80,7 +82,8 @@ void Handler::collect(const at::Tensor& tensor, std::size_t argument_index, int 
                       "` got tensors on different meshes\n  argument ", info_.arguments[argument_index].name,
                       ": ", DeviceMesh(meta->mesh).to_string(),
                       "\n  before it: ", DeviceMesh(mesh_->shared_from_this()).to_string(),
-                      "\n  do: redistribute one of them to the other's mesh");
+                      "\n  do: put both on one mesh, as distribute_tensor(x.full_tensor(), mesh, placements) "
+                      "does");
   }
   if (meta != nullptr) is_assumed_ |= meta->is_assumed;
   operands_.push_back({argument_index, element, tensor, meta});
@@ -132,6 +135,14 @@ void Handler::run_locally(const Decision& decision) {
 }
 
 Handler::LocalTensors Handler::localize_arguments(const Decision& decision) {
+  // Before anything is sent, whatever it is: ranks that assume other shapes may have decided otherwise.
+  const auto is_moved = [](const Layout* to) { return to != nullptr; };
+  if (is_assumed_ && std::ranges::any_of(decision.moves, is_moved)) {
+    for (const Operand& operand : operands_) {
+      if (operand.meta != nullptr) compare_if_assumed(operand.tensor);
+    }
+    is_assumed_ = false;
+  }
   LocalTensors locals;
   for (std::size_t i = 0; i < operands_.size(); ++i) {
     const Operand& operand = operands_[i];

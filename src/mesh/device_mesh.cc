@@ -114,11 +114,13 @@ std::string DeviceMesh::to_string() const {
   text += "), ";
   std::size_t next = 0;
   append_nested(text, *impl_, 0, next);
-  return text + ", " + c10::DeviceTypeName(device_type(), true) + ")";
+  return text + ", " + c10::DeviceTypeName(device_type(), true) +
+         (impl_->is_left() ? ", of a world that was destroyed)" : ")");
 }
 
 bool operator==(const DeviceMesh& a, const DeviceMesh& b) {
-  return a.impl_ == b.impl_ || a.impl_->content() == b.impl_->content();
+  if (a.impl_ == b.impl_) return true;
+  return a.impl_->content() == b.impl_->content() && a.impl_->is_left() == b.impl_->is_left();
 }
 
 std::size_t DeviceMesh::hash() const { return std::hash<std::string>()(impl_->content()); }

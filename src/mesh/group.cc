@@ -46,6 +46,9 @@ int Group::size() const { return static_cast<int>(impl_->ranks.size()); }
 const std::vector<std::int64_t>& Group::ranks() const { return impl_->ranks; }
 
 const c10::intrusive_ptr<c10d::ProcessGroup>& Group::process_group() const {
+  TORCH_CHECK(!impl_->is_left, "meshtorch: the group of ranks ", c10::IntArrayRef(impl_->ranks),
+              " belongs to a world that was destroyed\n  do: make meshes and tensors again after "
+              "init_process_group()");
   TORCH_CHECK(impl_->process_group, "meshtorch: this rank is not in the group of ranks ",
               c10::IntArrayRef(impl_->ranks), "\n  do: call its collectives on those ranks only");
   return impl_->process_group;

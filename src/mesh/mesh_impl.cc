@@ -115,6 +115,11 @@ std::shared_ptr<MeshImpl> MeshImpl::of_group(const Group& group, c10::DeviceType
   return mesh;
 }
 
+bool MeshImpl::is_left() const {
+  const auto context = context_.lock();
+  return !context || context->is_left();
+}
+
 std::size_t MeshImpl::axis_index(std::int64_t axis) const {
   const auto ndim = static_cast<std::int64_t>(shape_.size());
   TORCH_CHECK_INDEX(axis >= -ndim && axis < ndim, "meshtorch: a mesh of ", ndim, " axes has no axis ", axis,
@@ -152,7 +157,7 @@ Group MeshImpl::group(const std::vector<int>& axes) const {
   const std::scoped_lock lock(mutex_);
   if (const auto found = groups_.find(axes); found != groups_.end()) return found->second;
   const auto context = context_.lock();
-  TORCH_CHECK(context,
+  TORCH_CHECK(context && !context->is_left(),
               "meshtorch: this mesh belongs to a world that was destroyed\n  do: make it again after "
               "init_process_group()");
   return groups_.emplace(axes, Group(context->group(ranks_along(axes)))).first->second;
@@ -181,6 +186,28 @@ std::shared_ptr<MeshImpl> MeshImpl::sub_mesh(const Names& names) {
     extents.push_back(shape_[static_cast<std::size_t>(axis)]);
   }
   return get(device_type_, ranks_along(axes), std::move(extents), names, root().shared_from_this());
+}
+
+bool MeshImpl::has_slice(const MeshImpl& part) {
+  auto from = names_.begin();
+  for (const std::string& name : part.names_) {
+    from = std::find(from, names_.end(), name);
+    if (from == names_.end()) return false;
+  }
+  return !part.names_.empty() && sub_mesh(part.names_).get() == &part;
+}
+
+std::shared_ptr<MeshImpl> MeshImpl::joined_with(MeshImpl& other) {
+  for (MeshImpl* top : {&root(), &other.root()}) {
+    if (!top->has_slice(*this) || !top->has_slice(other)) continue;
+    Names names;
+    for (const std::string& name : top->names_) {
+      const auto is_in = [&](const Names& some) { return std::ranges::find(some, name) != some.end(); };
+      if (is_in(names_) || is_in(other.names_)) names.push_back(name);
+    }
+    return top->sub_mesh(names);
+  }
+  return nullptr;
 }
 
 std::shared_ptr<MeshImpl> MeshImpl::flatten(const std::string& name) {

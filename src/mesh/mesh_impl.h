@@ -38,6 +38,9 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   const std::string& content() const { return content_; }
   const std::string& backend() const { return backend_; }
 
+  // Whether the world that the mesh was made in has been destroyed.
+  bool is_left() const;
+
   std::size_t axis_index(std::int64_t axis) const;
   std::int64_t axis_named(const std::string& name) const;
 
@@ -45,6 +48,8 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   Group group(const std::vector<int>& axes) const;
   std::shared_ptr<MeshImpl> sub_mesh(const Names& names);
   std::shared_ptr<MeshImpl> flatten(const std::string& name);
+  // The mesh of the axes of both, which are cut from one mesh with names; null if they are not.
+  std::shared_ptr<MeshImpl> joined_with(MeshImpl& other);
 
   // What communication costs on each axis, for plans and choices; the same on every rank.
   std::vector<AxisCost> axis_costs() const { return std::vector<AxisCost>(shape_.size()); }
@@ -64,6 +69,7 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   // The mesh along these axes that holds this rank (coordinate 0 on the others if it is in none).
   Numbers ranks_along(const std::vector<int>& axes) const;
   MeshImpl& root() { return root_ ? *root_ : *this; }
+  bool has_slice(const MeshImpl& part);
 
   c10::DeviceType device_type_{};
   Numbers ranks_;

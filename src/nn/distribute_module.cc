@@ -10,6 +10,7 @@
 
 #include "meshtorch/dtensor.h"
 #include "nn/hookable_module.h"
+#include "nn/replicate_over.h"
 
 namespace meshtorch {
 namespace {
@@ -40,11 +41,11 @@ void mark_distributed(torch::nn::Module& module) {
   if (hooks != nullptr) hooks->is_distributed = true;
 }
 
-void replicate_what_is_plain(torch::nn::Module& module, const DeviceMesh& mesh) {
-  const Placements replicated(static_cast<std::size_t>(mesh.ndim()));
+void replicate_over_mesh(torch::nn::Module& module, const DeviceMesh& mesh) {
   const auto replicate = [&](const at::Tensor& tensor) {
-    if (tensor.defined() && !is_dtensor(tensor))
-      replace_data(tensor, distribute_tensor(tensor.detach(), mesh, replicated));
+    if (!tensor.defined()) return;
+    if (const at::Tensor replicated = replicated_over(tensor, mesh); replicated.defined())
+      replace_data(tensor, replicated);
   };
   for (const auto& parameter : module.named_parameters(/*recurse=*/false)) replicate(parameter.value());
   for (const auto& buffer : module.named_buffers(/*recurse=*/false)) replicate(buffer.value());
@@ -74,12 +75,14 @@ void replace_data(const at::Tensor& parameter, const at::Tensor& data) {
 torch::nn::Module& distribute_module(torch::nn::Module& module, const DeviceMesh& mesh,
                                      const PartitionFn& partition_fn, EdgeFn input_fn, EdgeFn output_fn) {
   if (input_fn || output_fn) hooks_of(module, "", "distribute_module");
+  for (const at::Tensor& tensor : module.parameters()) check_replicates_over(tensor, mesh);
+  for (const at::Tensor& tensor : module.buffers()) check_replicates_over(tensor, mesh);
   mark_distributed(module);
   warn_if_deprecated(input_fn, "input_fn", "inputs");
   warn_if_deprecated(output_fn, "output_fn", "outputs");
   const auto visit = [&](const std::string& name, torch::nn::Module& part) {
     if (partition_fn) partition_fn(name, part, mesh);
-    replicate_what_is_plain(part, mesh);
+    replicate_over_mesh(part, mesh);
   };
   visit("", module);
   for (const auto& part : module.named_modules(/*name_prefix=*/"", /*include_self=*/false))

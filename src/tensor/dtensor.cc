@@ -22,6 +22,15 @@ at::Tensor shard_of(const at::Tensor& tensor) {
   return is_pending_tensor(meta.local) ? meta.local : meta.local.alias();
 }
 
+// Whether ranks have different shards, by what every rank knows: a rank whose own shard is empty must come to
+// the comparison that the others make.
+bool is_split(const Layout& layout) {
+  for (std::size_t axis = 0; axis < layout.placements.size(); ++axis) {
+    if (layout.placements[axis].is_shard() && layout.mesh->shape()[axis] > 1) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool is_dtensor(const at::Tensor& tensor) { return tensor.defined() && meta_of(tensor) != nullptr; }
@@ -49,7 +58,7 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
                       c10::IntArrayRef(shape), " under ", to_string(layout->placements), " it would be ",
                       c10::IntArrayRef(expected));
   }
-  const bool is_assumed = !options.run_check && !options.shape && shape != local.sizes();
+  const bool is_assumed = !options.run_check && !options.shape && is_split(*layout);
   const Shape strides = options.stride ? *options.stride : dense_strides_like(shape, local.strides());
   const Placements back = options.grad_placements.value_or(gradient_placements(layout->placements));
   const Layout* gradient_layout = checked_layout(impl, back, local.dim());

@@ -31,11 +31,6 @@ at::Tensor gather_rows_quietly(const at::Tensor& row, const Group& group) {
   return output;
 }
 
-bool communicates(const Plan& plan) {
-  return std::any_of(plan.steps.begin(), plan.steps.end(),
-                     [](const Step& step) { return is_collective(step.kind); });
-}
-
 std::vector<int> all_axes(const MeshImpl& mesh) {
   std::vector<int> axes(mesh.shape().size());
   std::iota(axes.begin(), axes.end(), 0);
@@ -118,17 +113,20 @@ Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout,
   return compare_shards(local, layout, claimed, gather_rows);
 }
 
+void compare_if_assumed(const at::Tensor& tensor) {
+  DTensorMeta& meta = distributed(tensor, "from_local");
+  if (!meta.is_assumed) return;
+  // Thread ranks compare shapes in every collective anyway.
+  if (meta.mesh->backend() != "threads" && meta.mesh->backend() != "fake")
+    compare_shards(meta.local, *meta.layout, tensor.sizes().vec(), gather_rows_quietly);
+  meta.is_assumed = false;
+}
+
 at::Tensor local_under(const at::Tensor& tensor, const Layout& to) {
   DTensorMeta& meta = distributed(tensor, "a redistribution");
   const Shape shape = tensor.sizes().vec();
-  if (meta.is_assumed && meta.layout != &to) {
-    const auto plan = plan_between(shape, static_cast<std::int64_t>(tensor.element_size()), *meta.layout, to);
-    // Thread ranks compare shapes in every collective anyway.
-    const bool must_compare =
-        communicates(*plan) && meta.mesh->backend() != "threads" && meta.mesh->backend() != "fake";
-    if (must_compare) compare_shards(meta.local, *meta.layout, shape, gather_rows_quietly);
-    if (communicates(*plan)) meta.is_assumed = false;
-  }
+  // Not asked of the plan, which depends on the shape, and the shape may differ between ranks.
+  if (meta.layout != &to) compare_if_assumed(tensor);
   return redistribute_local(meta.local, shape, *meta.layout, to);
 }
 

@@ -15,9 +15,12 @@ Shape shape_of_equal_shards(c10::IntArrayRef local, const Layout& layout);
 Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout,
                               const std::optional<Shape>& claimed);
 
-// This rank's local tensor of `tensor` under another layout, as redistribute_local gives it. If the shards
-// were only assumed to be equal, and the plan communicates, the ranks first compare them; shards that differ
-// are an error on every rank.
+// If the shards of the tensor were only assumed to be equal, the ranks compare them, all of them and once;
+// shards that do not fit are an error on every rank.
+void compare_if_assumed(const at::Tensor& tensor);
+
+// This rank's local tensor of `tensor` under another layout, as redistribute_local gives it, after
+// compare_if_assumed().
 at::Tensor local_under(const at::Tensor& tensor, const Layout& to);
 // The same with every axis replicated: the whole tensor.
 at::Tensor whole_local(const at::Tensor& tensor);

@@ -101,9 +101,11 @@ void LocalMapCall::input(at::Tensor& tensor) {
   DTensor argument = tensor;
   seen_dtensor_ = true;
   if (!mesh_) mesh_ = argument.device_mesh();
-  check_assertion(*mesh_ == argument.device_mesh(), "meshtorch: local_map: argument ", index,
-                  " is on another mesh\n  its mesh: ", argument.device_mesh().to_string(),
-                  "\n  expected: ", mesh_->to_string(), "\n  do: redistribute it to that mesh first");
+  check_assertion(
+      *mesh_ == argument.device_mesh(), "meshtorch: local_map: argument ", index,
+      " is on another mesh\n  its mesh: ", argument.device_mesh().to_string(),
+      "\n  expected: ", mesh_->to_string(),
+      "\n  do: put it on that mesh, as distribute_tensor(x.full_tensor(), mesh, placements) does");
   if (settings_.in_placements) {
     const Placements& given = placements(settings_.in_placements, index);
     check_assertion(!given.empty(), "meshtorch: local_map: the DTensor input ", index,

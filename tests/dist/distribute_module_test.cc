@@ -32,6 +32,55 @@ struct MyModelImpl : torch::nn::Module {
 };
 MESHTORCH_MODULE(MyModel);
 
+TEST(DistributeModule, OnAnotherAxisAddsThatAxis) {
+  on_ranks(4, [](int rank) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
+    MyModel plain(6, 2);
+    MyModel model(6, 2);
+    mt::parallelize_module(*model, mesh["tp"],
+                           {{"seq.0", mt::ColwiseParallel({.use_local_output = false})},
+                            {"seq.1", mt::RowwiseParallel({.use_local_output = false})}});
+    if (rank / 2 == 1) {  // replicas of another dp rank that differ are overwritten by the first
+      const torch::NoGradGuard no_grad;
+      for (const torch::Tensor& p : model->parameters()) p.mul_(3);
+    }
+    mt::distribute_module(*model, mesh["dp"]);
+    const auto placements = [&](const char* name) {
+      const DTensor p(model->named_parameters()[name].detach());
+      EXPECT_TRUE(p.device_mesh() == mesh);
+      EXPECT_TRUE(is_equal(p.full_tensor(), plain->named_parameters()[name].detach())) << name;
+      return p.placements();
+    };
+    EXPECT_EQ(placements("seq.0.weight"), (mt::Placements{Replicate(), Shard(0)}));
+    EXPECT_EQ(placements("seq.1.weight"), (mt::Placements{Replicate(), Shard(1)}));
+    EXPECT_EQ(placements("seq.1.bias"), (mt::Placements{Replicate(), Replicate()}));
+
+    // Data parallel over dp: the gradients of the whole batch.
+    const torch::Tensor batch = numbers({4, 6}, torch::kFloat, 3);
+    plain(batch).square().sum().backward();
+    model(mt::distribute_tensor(batch, mesh, {Shard(0), Replicate()})).square().sum().backward();
+    mt::reduce_gradients(model->parameters());
+    for (const auto& p : plain->named_parameters()) {
+      const DTensor gradient(model->named_parameters()[p.key()].grad());
+      EXPECT_TRUE(is_close(gradient.full_tensor(), p.value().grad(), 1e-4)) << p.key();
+    }
+  });
+}
+
+TEST(DistributeModule, OnAnUnrelatedMeshIsAnErrorOnEveryRankThatChangesNothing) {
+  on_ranks(4, [](int) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
+    MyModel model(6, 2);
+    mt::distribute_module(*model->seq->ptr(1), mesh["tp"]);
+    const mt::DeviceMesh other = mt::init_device_mesh(torch::kCPU, {4}, {"all"});
+    const std::string error = error_of([&] { mt::distribute_module(*model, other); });
+    EXPECT_NE(error.find("cannot be replicated over another"), std::string::npos) << error;
+    EXPECT_NE(error.find("do: take both from one mesh with names"), std::string::npos) << error;
+    EXPECT_FALSE(mt::is_dtensor(model->named_parameters()["seq.0.weight"]));
+    mt::distribute_module(*model, mesh["dp"]);  // not called before, as far as the module knows
+  });
+}
+
 TEST(DistributeModule, PartitionFnSplitsAndTheRestIsReplicated) {
   on_ranks(4, [](int) {
     const mt::DeviceMesh mesh = line(4);
