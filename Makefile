@@ -20,7 +20,7 @@ build: setup $(BUILD)/build.ninja  ## build the library, the tools, the tests an
 	@cmake --build $(BUILD) -j $(JOBS)
 
 demo: setup $(BUILD)/build.ninja   ## train a small Llama on 4 ranks, compare it with one device, let it write
-	@cmake --build $(BUILD) -j $(JOBS) --target demo
+	@cmake --build $(BUILD) -j $(JOBS) --target demo meshtorch-llama
 	@$(BUILD)/examples/llama/demo --out $(BUILD)/demo
 
 test: build      ## build and run all tests

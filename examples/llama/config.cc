@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -35,10 +36,14 @@ class Fields {
                       "\n  do: use the config.json that belongs to the model");
     return read<T>(name);
   }
-  std::int64_t positive(const char* name, std::int64_t otherwise) const {
+  std::int64_t positive(const char* name, std::int64_t otherwise,
+                        std::int64_t most = std::numeric_limits<std::int64_t>::max()) const {
     const auto value = otherwise > 0 ? get<std::int64_t>(name, otherwise) : required<std::int64_t>(name);
     TORCH_CHECK_VALUE(value > 0, "meshtorch-llama: \"", name, "\" has to be positive, it is ", value,
                       "\n  in: ", source_, "\n  do: use the config.json that belongs to the model");
+    TORCH_CHECK_VALUE(value <= most, "meshtorch-llama: \"", name, "\" is ", value,
+                      ", and no model has more than ", most, "\n  in: ", source_,
+                      "\n  do: use the config.json that belongs to the model");
     return value;
   }
 
@@ -58,9 +63,16 @@ class Fields {
     }
     TORCH_CHECK_VALUE(fits, "meshtorch-llama: \"", name, "\" cannot be ", value.dump(), "\n  in: ", source_,
                       "\n  do: use the config.json that belongs to the model");
+    if constexpr (std::is_same_v<T, std::int64_t>) {
+      TORCH_CHECK_VALUE(!value.is_number_unsigned() || value.get<std::uint64_t>() <= kLargest,
+                        "meshtorch-llama: \"", name, "\" is ", value.dump(),
+                        ", beyond all numbers\n  in: ", source_,
+                        "\n  do: use the config.json that belongs to the model");
+    }
     return value.get<T>();
   }
 
+  static constexpr std::uint64_t kLargest = std::numeric_limits<std::int64_t>::max();
   const json& object_;
   std::string source_;
 };
@@ -130,18 +142,27 @@ std::vector<std::int64_t> read_eos(const Fields& fields, const std::string& sour
 }
 
 json parse(const std::string& text, const std::string& source) {
+  constexpr int kMaxDepth = 64;  // what walks through it uses the stack
   try {
-    return json::parse(text);
-  } catch (const json::parse_error& error) {
+    return json::parse(text, [](int depth, json::parse_event_t, const json&) {
+      if (depth > kMaxDepth) throw std::invalid_argument("nested deeper than 64 levels");
+      return true;
+    });
+  } catch (const std::exception& error) {
     TORCH_CHECK_VALUE(false, "meshtorch-llama: this is not JSON: ", error.what(), "\n  in: ", source,
                       "\n  do: fetch the file again");
   }
 }
 
 std::string contents_of(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  TORCH_CHECK_VALUE(file && std::filesystem::is_regular_file(path),
-                    "meshtorch-llama: cannot read the configuration\n  in: ", path.string(),
+  constexpr std::uintmax_t kMaxBytes = 10'000'000;
+  // Opening a pipe would wait for someone to write to it.
+  std::ifstream file;
+  if (std::filesystem::is_regular_file(path)) file.open(path);
+  TORCH_CHECK_VALUE(file.is_open(), "meshtorch-llama: cannot read the configuration\n  in: ", path.string(),
+                    "\n  do: give a model's directory, or its config.json");
+  TORCH_CHECK_VALUE(std::filesystem::file_size(path) <= kMaxBytes, "meshtorch-llama: a configuration of ",
+                    std::filesystem::file_size(path), " bytes is none\n  in: ", path.string(),
                     "\n  do: give a model's directory, or its config.json");
   return (std::ostringstream() << file.rdbuf()).str();
 }
@@ -153,14 +174,20 @@ Config Config::from_json(const std::string& text, const std::string& source) {
   const Fields fields(object, source);
   check_architecture(fields, source);
   Config c;
-  c.vocab_size = fields.positive("vocab_size", 0);
-  c.hidden_size = fields.positive("hidden_size", 0);
-  c.intermediate_size = fields.positive("intermediate_size", 0);
-  c.num_layers = fields.positive("num_hidden_layers", 0);
-  c.num_heads = fields.positive("num_attention_heads", 0);
-  c.num_kv_heads = fields.positive("num_key_value_heads", c.num_heads);
-  c.head_dim = fields.positive("head_dim", std::max<std::int64_t>(c.hidden_size / c.num_heads, 1));
-  c.max_positions = fields.positive("max_position_embeddings", 2048);
+  // Far above any model that was built, and low enough that no count of elements overflows.
+  constexpr std::int64_t kMaxWidth = 1 << 22;
+  constexpr std::int64_t kMaxVocabulary = 1 << 26;
+  constexpr std::int64_t kMaxLayers = 1024;
+  constexpr std::int64_t kMaxPositions = std::int64_t{1} << 32;
+  c.vocab_size = fields.positive("vocab_size", 0, kMaxVocabulary);
+  c.hidden_size = fields.positive("hidden_size", 0, kMaxWidth);
+  c.intermediate_size = fields.positive("intermediate_size", 0, kMaxWidth);
+  c.num_layers = fields.positive("num_hidden_layers", 0, kMaxLayers);
+  c.num_heads = fields.positive("num_attention_heads", 0, kMaxWidth);
+  c.num_kv_heads = fields.positive("num_key_value_heads", c.num_heads, kMaxWidth);
+  c.head_dim = fields.positive("head_dim", std::max<std::int64_t>(c.hidden_size / c.num_heads, 1),
+                               std::max<std::int64_t>(kMaxWidth / c.num_heads, 1));
+  c.max_positions = fields.positive("max_position_embeddings", 2048, kMaxPositions);
   c.rms_norm_eps = fields.get<double>("rms_norm_eps", 1e-6);
   c.attention_bias = fields.get<bool>("attention_bias", false);
   c.mlp_bias = fields.get<bool>("mlp_bias", false);

@@ -105,6 +105,12 @@ void write_text(const DemoOptions& demo) {
   });
 }
 
+// As it can be typed here.
+std::string beside_this_program(const char* name) {
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
+  return std::filesystem::proximate(program.parent_path() / name).string();
+}
+
 void run(const DemoOptions& demo) {
   std::filesystem::create_directories(demo.out);
   std::cout << "meshtorch demo: a small Llama reads \"Alice's Adventures in Wonderland\" on 4 ranks, threads "
@@ -123,8 +129,8 @@ void run(const DemoOptions& demo) {
   write_text(demo);
   std::cout << "\nIn " << demo.out
             << ": the loss curve (loss.svg), every step's numbers (log.jsonl), the model (model/, in\n"
-            << "Hugging Face's format). Next: meshtorch-llama generate --model " << demo.out
-            << "/model --prompt \"The Queen \"\n";
+            << "Hugging Face's format). Next: " << beside_this_program("meshtorch-llama")
+            << " generate --model " << demo.out << "/model --prompt \"The Queen \"\n";
 }
 
 }  // namespace

@@ -4,7 +4,9 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
 #include <chrono>
+#include <functional>
 #include <iostream>
 
 #include "commands.h"
@@ -48,6 +50,18 @@ std::string as_json(const std::vector<Ids>& rows) {
 // A single prompt's tokens appear as they are made; those of several, row by row, at the end.
 class Output {
  public:
+  // What is told of ids that are no bytes.
+  static void report_other_ids(const std::vector<Ids>& rows) {
+    std::size_t others = 0;
+    for (const Ids& row : rows)
+      others += static_cast<std::size_t>(std::ranges::count_if(row, std::not_fn(is_byte)));
+    if (others == 0) return;
+    std::cerr
+        << "meshtorch-llama: " << others
+        << " of the tokens are no bytes, and are printed as <id>\n  where: --prompt\n  do: give --ids if "
+           "the model is not one of bytes\n";
+  }
+
   Output(const GenerateCommandOptions& options, std::size_t rows)
       : json_(options.json), as_text_(!options.texts.empty()), streams_(rows == 1 && !options.json) {}
 
@@ -63,6 +77,7 @@ class Output {
       }
     }
     std::cout << std::endl;
+    if (as_text_ && !json_) report_other_ids(rows);
   }
 
  private:
@@ -78,6 +93,7 @@ void report_speed(const std::vector<Ids>& rows, double seconds) {
 
 void run_generate(const GenerateCommandOptions& options) {
   const std::vector<Ids> prompts = prompts_of(options);
+  if (!options.texts.empty()) check_model_of_bytes(options.model);
   on_ranks(options.ranks, [&](const meshtorch::DeviceMesh& mesh) {
     const bool speaks = meshtorch::get_rank() == 0;
     const Llama model = load_model(options.model, mesh, dtype_of(options.dtype));

@@ -38,6 +38,18 @@ void check(const InspectOptions& options) {
                     options.world_size - 1);
 }
 
+// The largest tensors of a step can be counted.
+void check_step(const InspectOptions& options, const Config& config, std::int64_t dp, std::int64_t sequence) {
+  std::int64_t bytes = 8;
+  bool fits = true;
+  for (const std::int64_t size :
+       {dp, options.batch, sequence, std::max(config.vocab_size, config.intermediate_size)})
+    fits = fits && !__builtin_mul_overflow(bytes, size, &bytes);
+  TORCH_CHECK_VALUE(fits, "meshtorch-llama: a step of ", dp, " x ", options.batch, " x ", sequence,
+                    " tokens is beyond all memory\n  where: --batch, --sequence and --world-size\n  do: give "
+                    "the sizes of one step");
+}
+
 std::string in_words(std::int64_t bytes) {
   constexpr std::array<const char*, 5> kUnits{"B", "kB", "MB", "GB", "TB"};
   auto amount = static_cast<double>(bytes);
@@ -90,6 +102,7 @@ void run_inspect(const InspectOptions& options) {
   const std::int64_t sequence =
       options.sequence > 0 ? options.sequence : std::min<std::int64_t>(config.max_positions, 4096);
   check_heads(config, options.tp);
+  check_step(options, config, dp, sequence);
   mt::init_process_group({.backend = "fake",
                           .init_method = "tcp://none:0",
                           .rank = static_cast<int>(options.rank),

@@ -33,9 +33,21 @@ Ids bytes_of(const std::string& text) {
 std::string text_of(const Ids& ids) {
   std::string text;
   for (const std::int64_t id : ids) {
-    if (id < 256) text += static_cast<char>(id);
+    if (is_byte(id)) {
+      text += static_cast<char>(id);
+    } else {
+      text += "<" + std::to_string(id) + ">";
+    }
   }
   return text;
+}
+
+void check_model_of_bytes(const std::filesystem::path& model) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"}) {
+    TORCH_CHECK_VALUE(!std::filesystem::exists(model / name), "meshtorch-llama: the model has a tokenizer, ",
+                      name, ", and --prompt is for models of bytes\n  in: ", model.string(),
+                      "\n  do: give the ids that the tokenizer makes of the text, as --ids 1,5,7");
+  }
 }
 
 void check_prompts(const std::vector<Ids>& prompts, std::int64_t vocab_size) {

@@ -3,6 +3,7 @@
 
 #include <torch/types.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,11 @@ using Ids = std::vector<std::int64_t>;
 Ids parse_ids(const std::string& text);
 // The bytes of a text: the tokens of a model of bytes.
 Ids bytes_of(const std::string& text);
+inline bool is_byte(std::int64_t id) { return id < 256; }
+// What is no byte appears as <id>.
 std::string text_of(const Ids& ids);
+// Throws if the files of the model say that its tokens are not bytes.
+void check_model_of_bytes(const std::filesystem::path& model);
 
 // Throws if a prompt is empty or has a token that the vocabulary has not.
 void check_prompts(const std::vector<Ids>& prompts, std::int64_t vocab_size);

@@ -89,11 +89,16 @@ bool is_due(const TrainOptions& options, std::int64_t done) {
   return !options.checkpoint.empty() && options.checkpoint_every > 0 && done % options.checkpoint_every == 0;
 }
 
+// `rescued` is where the state before that step is, empty if the run keeps none.
 [[noreturn]] void stop_not_finite(const std::string& rescued, std::int64_t step, const StepOutcome& outcome) {
+  const std::string rest =
+      rescued.empty()
+          ? "there is no checkpoint of the state before that step\n  do: start again with a lower "
+            "--learning-rate, and with --checkpoint to keep it"
+          : "the state before that step is in " + rescued + "\n  do: go on from there with --checkpoint " +
+                rescued + " --resume and a lower --learning-rate";
   TORCH_CHECK(false, "meshtorch-llama: step ", step + 1, " has loss ", outcome.loss, " and gradient norm ",
-              outcome.gradient_norm, ": the training cannot go on\n  the state before that step is in ",
-              rescued, "\n  do: go on from there with --checkpoint ", rescued,
-              " --resume and a lower --learning-rate");
+              outcome.gradient_norm, ": the training cannot go on\n  ", rest);
 }
 
 }  // namespace
@@ -129,8 +134,8 @@ Training train(const TrainOptions& options, const mt::DeviceMesh& mesh, std::ost
     meter.begin(step - done);
     const StepOutcome outcome = trainer.step(step, data);
     if (!outcome.is_finite) {
-      const std::string rescued = options.checkpoint + "-not-finite";
-      state.save(rescued, step);
+      const std::string rescued = options.checkpoint.empty() ? "" : options.checkpoint + "-not-finite";
+      if (!rescued.empty()) state.save(rescued, step);
       stop_not_finite(rescued, step, outcome);
     }
     StepRecord record{.step = step + 1,

@@ -46,7 +46,7 @@ struct Training {
 };
 
 // Trains on `mesh`; all ranks call it, and rank 0 writes to `out`. A loss or gradient that is not finite ends
-// it with an error; the state before that step is then in "<checkpoint>-not-finite".
+// it with an error; with a checkpoint, the state before that step is then in "<checkpoint>-not-finite".
 Training train(const TrainOptions& options, const meshtorch::DeviceMesh& mesh, std::ostream& out);
 
 }  // namespace llama

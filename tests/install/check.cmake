@@ -12,4 +12,7 @@ run(${CMAKE_COMMAND} -G Ninja -S ${source} -B ${work}/build "-DCMAKE_PREFIX_PATH
     -DCMAKE_BUILD_TYPE=Release)
 run(${CMAKE_COMMAND} --build ${work}/build)
 run(${work}/build/consumer)
+if(EXISTS ${work}/prefix/bin/meshtorch-llama)
+  run(${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH ${work}/prefix/bin/meshtorch-llama --help)
+endif()
 run(${work}/prefix/bin/meshtorch-run -n 2 --timeout 60 ${work}/build/consumer)

@@ -55,6 +55,21 @@ TEST_F(LlamaCommand, TextIsStreamedAsIdsOrBytes) {
   EXPECT_EQ(again.out, ids.out);
 }
 
+TEST_F(LlamaCommand, TextOfAModelThatIsNotOfBytesIsNotLost) {
+  write_checkpoint(directory_.path(), tiny_config(4, 2, 700));
+  const Outcome outcome = run("generate", "--prompt abc --max-new-tokens 30 --seed 4");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_NE(outcome.out.find('<'), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.error.find(" of the tokens are no bytes, and are printed as <id>"), std::string::npos)
+      << outcome.error;
+  write_text(directory_ / "tokenizer.json", "{}");
+  const Outcome refused = run("generate", "--prompt abc --max-new-tokens 3");
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_EQ(refused.out, "");
+  EXPECT_NE(refused.error.find("--prompt is for models of bytes"), std::string::npos) << refused.error;
+  EXPECT_EQ(run("generate", "--ids 1,5 --max-new-tokens 3").exit_code, 0);
+}
+
 TEST_F(LlamaCommand, LogitsAreWrittenAsFloat32) {
   const std::string file = (directory_ / "logits.safetensors").string();
   const Outcome done = run("logits", "--ids 1,5,7 --tp 2 --dtype bfloat16 --out " + file);
@@ -103,6 +118,13 @@ TEST_F(LlamaCommand, WrongOptionsEndWithCodeTwo) {
   EXPECT_EQ(run("generate", "--ids 1 --tp 0").exit_code, 2);
   EXPECT_EQ(run("generate", "--ids 1 --no-such-option").exit_code, 2);
   EXPECT_EQ(run("generate", "--help").exit_code, 0);
+}
+
+TEST_F(LlamaCommand, InspectRefusesStepsBeyondAllMemory) {
+  const Outcome outcome = run("inspect", "--batch 4611686018427387904");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_NE(outcome.error.find("tokens is beyond all memory"), std::string::npos) << outcome.error;
 }
 
 TEST_F(LlamaCommand, InspectReadsNoWeights) {

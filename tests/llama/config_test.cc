@@ -1,6 +1,8 @@
 // config.json: all forms in which transformers wrote it, and what is said of those that cannot be used.
 #include "config.h"
 
+#include <sys/stat.h>
+
 #include "../dist/ranks.h"
 #include "checkpoint_files.h"
 
@@ -27,6 +29,29 @@ TEST(LlamaConfig, FieldsThatAreMissingFollowFromOthers) {
   EXPECT_EQ(config.rope.theta, 10000);
   EXPECT_FALSE(config.tie_word_embeddings);
   EXPECT_TRUE(config.eos_token_ids.empty());
+}
+
+TEST(LlamaConfig, AbsurdSizesAreRefused) {
+  int seen = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(MESHTORCH_DAMAGED_FILES)) {
+    if (!entry.path().filename().string().starts_with("config_of_")) continue;
+    ++seen;
+    const std::string error = error_of([&] { Config::from_path(entry.path()); });
+    EXPECT_TRUE(error.starts_with("meshtorch-llama: \"")) << entry.path() << error;
+    EXPECT_NE(error.find("\n  in: " + entry.path().string() + "\n  do: "), std::string::npos) << error;
+  }
+  EXPECT_EQ(seen, 8);
+}
+
+TEST(LlamaConfig, DeepNestingAndPipesAreRefused) {
+  const std::string deep = std::string(66'000, '[') + std::string(66'000, ']');
+  for (const std::string& text : {deep, with(R"("vocab_size": )" + deep), with(R"("eos_token_id": )" + deep)})
+    EXPECT_NE(error_in(text).find("nested deeper than 64 levels"), std::string::npos);
+  const TemporaryDirectory directory;
+  const std::string pipe = (directory / "config.json").string();
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_NE(error_of([&] { Config::from_path(directory.path()); }).find("cannot read the configuration"),
+            std::string::npos);
 }
 
 TEST(LlamaConfig, NullMeansMissing) {

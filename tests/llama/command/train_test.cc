@@ -1,6 +1,7 @@
 // meshtorch-llama train: equal losses on every mesh, resuming on another one, and what it writes.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -103,6 +104,17 @@ TEST(Train, ALossThatIsNotFiniteStopsWithACheckpoint) {
   const CommandResult again =
       run_llama({2, 1}, arguments + "-not-finite --resume --learning-rate 1e36 --clip 0");
   EXPECT_NE(again.output.find("1 steps are done"), std::string::npos) << again.output;
+}
+
+TEST(Train, ALossThatIsNotFiniteWithoutACheckpointWritesNothing) {
+  const CommandResult result = run_llama({1, 2}, "train --data " MESHTORCH_DEMO_TEXT
+                                                 " --steps 9 --hidden-size 16 --layers 1 --warmup 0 "
+                                                 "--learning-rate 1e36 --clip 0");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.output.find("there is no checkpoint of the state before that step\n  do: start again"),
+            std::string::npos)
+      << result.output;
+  EXPECT_FALSE(std::filesystem::exists("-not-finite"));
 }
 
 // A sequence-parallel Llama; docs/llama_training.md has the same by hand.

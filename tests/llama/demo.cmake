@@ -1,0 +1,12 @@
+# Runs the demo, then the command that its last line tells to run next, as a reader would: from the same directory.
+execute_process(COMMAND ${demo} --steps 12 --compared-steps 6 --letters 20 --out ${out} RESULT_VARIABLE result OUTPUT_VARIABLE output)
+if(NOT result EQUAL 0 OR NOT output MATCHES "The losses of all 6 steps agree")
+  message(FATAL_ERROR "the demo failed with ${result}:\n${output}")
+endif()
+if(NOT output MATCHES "Next: ([^\n]*)\n$")
+  message(FATAL_ERROR "the last line tells no next command:\n${output}")
+endif()
+execute_process(COMMAND sh -c "${CMAKE_MATCH_1} --max-new-tokens 5" RESULT_VARIABLE result OUTPUT_VARIABLE text ERROR_VARIABLE error)
+if(NOT result EQUAL 0 OR text STREQUAL "")
+  message(FATAL_ERROR "${CMAKE_MATCH_1}\nfailed with ${result}:\n${text}${error}")
+endif()
