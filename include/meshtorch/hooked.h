@@ -78,6 +78,12 @@ class HookedBase : public Impl, public Hookable {
 
   bool is_watched() const { return this->has_hooks() || ModuleScope::is_wanted(); }
 
+  // torch::save calls this before it opens the file. Throws ValueError if a tensor is distributed.
+  void save(torch::serialize::OutputArchive& archive) const override {
+    check_can_be_saved(*this);
+    Impl::save(archive);
+  }
+
   // The clone is hooked too, and so are the modules below it.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override {

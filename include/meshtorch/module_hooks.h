@@ -67,6 +67,7 @@ class Hookable {
   void run_hooks(torch::nn::Module& module, Values& outputs) const;
   // Takes the hooks of the modules below `from` over to those below `to`, which is its clone.
   static void copy_hooks_below(const torch::nn::Module& from, torch::nn::Module& to);
+  static void check_can_be_saved(const torch::nn::Module& module);
 
  private:
   std::vector<std::pair<HookId, PreHook>> pre_hooks_;

@@ -34,7 +34,8 @@ void change_tensors(torch::jit::Stack& stack, std::size_t begin, const Change& c
 
 bool needs_memory(const std::exception& error) {
   if (dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr) return true;
-  return std::string_view(error.what()).find("Cannot access data pointer") != std::string_view::npos;
+  const std::string_view text(error.what());
+  return text.find("Cannot access data pointer") != text.npos || text.find(kHasNoMemory) != text.npos;
 }
 
 void run_on_whole(const c10::OperatorHandle& op, torch::jit::Stack& stack) {

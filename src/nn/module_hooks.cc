@@ -4,6 +4,8 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "meshtorch/dtensor.h"
+
 namespace meshtorch {
 
 const Values::Entry& Values::entry(std::size_t index) const {
@@ -48,6 +50,17 @@ void Hookable::run_pre_hooks(torch::nn::Module& module, Values& inputs) const {
 
 void Hookable::run_hooks(torch::nn::Module& module, Values& outputs) const {
   for (const auto& [id, hook] : hooks_) hook(module, outputs);
+}
+
+void Hookable::check_can_be_saved(const torch::nn::Module& module) {
+  const auto check = [&](const std::string& name, const at::Tensor& tensor) {
+    TORCH_CHECK_VALUE(
+        !is_dtensor(tensor), "meshtorch: torch::save cannot write a distributed tensor\n  in: ", name, " of ",
+        module.name(),
+        "\n  do: use meshtorch::checkpoint::save, or checkpoint::export_hf for one plain model");
+  };
+  for (const auto& parameter : module.named_parameters()) check(parameter.key(), parameter.value());
+  for (const auto& buffer : module.named_buffers()) check(buffer.key(), buffer.value());
 }
 
 void Hookable::copy_hooks_below(const torch::nn::Module& from, torch::nn::Module& to) {

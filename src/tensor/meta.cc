@@ -18,6 +18,18 @@ c10::intrusive_ptr<c10::BackendMeta> DTensorMeta::clone(const c10::intrusive_ptr
   return copy;
 }
 
+namespace {
+
+const std::string& memory_error() {
+  static const std::string text =
+      std::string(kHasNoMemory) +
+      "\n  in: data_ptr() or storage(), which printing and torch::save call\n  do: print DTensor(x), read "
+      "DTensor(x).full_tensor() or to_local(), save with meshtorch::checkpoint";
+  return text;
+}
+
+}  // namespace
+
 void reject_plain(const at::Tensor& tensor, const char* where) {
   TORCH_CHECK_VALUE(
       false, "meshtorch: a plain tensor was taken for a distributed one\n  ",
@@ -37,7 +49,7 @@ at::Tensor wrap(at::Tensor local, const Layout* layout, c10::IntArrayRef sizes, 
   meta->layout = layout;
   meta->local = std::move(local);
   impl->set_backend_meta(std::move(meta));
-  impl->set_storage_access_should_throw();
+  impl->release_storage_and_set_meta_custom_data_ptr_error_msg_(memory_error());
   return at::Tensor(std::move(impl));
 }
 

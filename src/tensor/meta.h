@@ -29,6 +29,9 @@ struct DTensorMeta final : c10::BackendMeta {
   c10::intrusive_ptr<c10::BackendMeta> clone(const c10::intrusive_ptr<c10::BackendMeta>& self) const override;
 };
 
+// What is said where LibTorch looks for memory that a distributed tensor has not, with where and what to do.
+inline constexpr const char* kHasNoMemory = "meshtorch: a distributed tensor has no memory of its own";
+
 // The question: null if the tensor is not a DTensor.
 inline DTensorMeta* meta_of(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();

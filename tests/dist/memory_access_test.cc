@@ -1,0 +1,85 @@
+// Where LibTorch looks for the memory of a distributed tensor, the error says that there is none, and what to
+// do.
+#include <filesystem>
+#include <sstream>
+
+#include "numbers.h"
+#include "scratch_directory.h"
+
+namespace meshtorch::testing {
+namespace {
+
+using mt::DTensor;
+using mt::Replicate;
+using mt::Shard;
+
+void expect_no_memory(const std::string& error) {
+  EXPECT_NE(error.find("meshtorch: a distributed tensor has no memory of its own"), std::string::npos)
+      << error;
+  EXPECT_NE(error.find("\n  do: print DTensor(x)"), std::string::npos) << error;
+}
+
+TEST(MemoryOfADistributedTensor, IsNowhereToBeRead) {
+  on_ranks(2, [](int) {
+    for (const mt::Placement& lies : {mt::Placement(Shard(0)), mt::Placement(Replicate())}) {
+      const torch::Tensor x = mt::distribute_tensor(numbers({4, 2}), line(2), {lies});
+      for (const torch::Tensor& each : {x, x * 2, x.t(), x.detach(), x.sum(), x.to(torch::kDouble)}) {
+        expect_no_memory(error_of([&] { each.data_ptr(); }));
+        expect_no_memory(error_of([&] { each.storage(); }));
+        expect_no_memory(error_of([&] { std::ostringstream() << each; }));
+      }
+      std::ostringstream printed;
+      printed << DTensor(x);
+      EXPECT_NE(printed.str().find("DTensor(Float[4, 2]"), std::string::npos) << printed.str();
+    }
+  });
+}
+
+TEST(MemoryOfADistributedTensor, IsNotWrittenByTorchSave) {
+  on_ranks(2, [](int rank) {
+    const ScratchDirectory directory("torch_save");
+    const std::string file = directory / ("saved" + std::to_string(rank));
+    mt::nn::Linear layer(4, 6);
+    torch::save(layer, file);
+    EXPECT_TRUE(std::filesystem::remove(file));
+    mt::distribute_module(*layer, line(2));
+    const std::string error = error_of([&] { torch::save(layer, file); });
+    EXPECT_NE(error.find("torch::save cannot write a distributed tensor\n  in: weight of "),
+              std::string::npos)
+        << error;
+    EXPECT_NE(error.find("do: use meshtorch::checkpoint::save"), std::string::npos) << error;
+    EXPECT_FALSE(std::filesystem::exists(file));
+    expect_no_memory(error_of([&] { torch::save(layer->weight, file); }));
+  });
+}
+
+template <class Holder>
+void expect_clones(Holder layer) {
+  for (const torch::Tensor& p : layer->parameters())
+    mt::replace_data(p, mt::distribute_tensor(numbers(p.sizes()), line(2), {Shard(0)}));
+  const auto copy = std::dynamic_pointer_cast<typename Holder::ContainedType>(layer->clone());
+  ASSERT_NE(copy, nullptr);
+  for (const auto& p : layer->named_parameters()) {
+    const DTensor original(p.value().detach());
+    const torch::Tensor cloned = copy->named_parameters()[p.key()];
+    EXPECT_TRUE(cloned.requires_grad());
+    ASSERT_TRUE(mt::is_dtensor(cloned)) << p.key();
+    EXPECT_EQ(DTensor(cloned).placements(), original.placements());
+    EXPECT_TRUE(is_equal(DTensor(cloned.detach()).full_tensor(), original.full_tensor()));
+    const torch::NoGradGuard no_grad;
+    cloned.zero_();
+    EXPECT_TRUE(is_equal(original.full_tensor(), numbers(p.value().sizes()))) << "they share memory";
+  }
+  const torch::Tensor x = mt::distribute_tensor(numbers({3, 4}), line(2), {Replicate()});
+  EXPECT_EQ(copy->forward(x).abs().sum().template item<float>(), 0);
+}
+
+TEST(MemoryOfADistributedTensor, IsClonedWithItsModule) {
+  on_ranks(2, [](int) {
+    expect_clones(torch::nn::Linear(4, 6));
+    expect_clones(mt::nn::Linear(4, 6));
+  });
+}
+
+}  // namespace
+}  // namespace meshtorch::testing
