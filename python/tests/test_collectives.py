@@ -51,6 +51,28 @@ def test_differentiable_forms(ranks):
     ranks(run_backward)
 
 
+def run_backward_of_plain_names(w):
+    mesh, x = w.mesh(), mine(w, 4).requires_grad_()
+    weights = torch.arange(4.0)
+    results = (
+        (funcol.all_reduce(x, "sum", mesh) * weights, w.size * weights),
+        (funcol.all_gather_tensor(x, 0, mesh), torch.full((4,), float(w.size))),
+        (funcol.reduce_scatter_tensor(x, "sum", 0, mesh), torch.ones(4)),
+        (funcol.all_to_all_single(x, None, None, mesh) * (w.rank + 1), torch.arange(1.0, w.size + 1)),
+        (funcol.broadcast(x, 0, mesh), torch.full((4,), float(w.size if w.rank == 0 else 0))),
+    )
+    for result, expected in results:
+        (gradient,) = torch.autograd.grad(result.sum(), x)
+        w.same(gradient, expected)
+    with torch.no_grad():
+        assert not funcol.all_reduce(x, "sum", mesh).requires_grad
+    assert not funcol.all_reduce(x.detach(), "sum", mesh).requires_grad
+
+
+def test_plain_names_are_differentiable(ranks):
+    ranks(run_backward_of_plain_names)
+
+
 def name_groups(w):
     grid = w.mesh(2, 2, names=("dp", "tp"))
     x = torch.tensor([float(w.rank)])

@@ -4,6 +4,7 @@ import meshtorch
 import pytest
 import torch
 from meshtorch import DeviceMesh, DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
+from meshtorch.parallel import ColwiseParallel, parallelize_module
 from torch import nn
 
 
@@ -222,3 +223,32 @@ def make_new(w):
 
 def test_factories_make_one_global_tensor_for_any_placements(ranks):
     ranks(make_new)
+
+
+def add_an_axis(w):
+    mesh = w.mesh(2, 2, names=("dp", "tp"))
+    model = Mlp(4, 8)
+    whole = {name: p.detach().clone() for name, p in model.named_parameters()}
+    parallelize_module(model, mesh["tp"], {"seq.0": ColwiseParallel()})
+    distribute_module(model, mesh["dp"])
+    for name, p in model.named_parameters():
+        split = Shard(0) if name.startswith("seq.0") else Replicate()
+        expected = (Replicate(), split) if name.startswith("seq.0") else (Replicate(),)
+        assert p.placements == expected, name
+        w.same(p.full_tensor(), whole[name])
+    with pytest.raises(ValueError, match="cannot be replicated over another"):
+        distribute_module(model.seq[2], DeviceMesh("cpu", list(range(w.size))))
+
+
+def test_distribute_module_adds_an_axis_to_what_another_one_splits(ranks):
+    ranks(add_an_axis)
+
+
+def pass_a_plain_gradient(w):
+    x = distribute_tensor(torch.ones(4, 4), w.mesh(), [Shard(0)]).requires_grad_()
+    with pytest.raises(ValueError, match="a plain tensor was taken for a distributed one"):
+        x.redistribute(placements=[Replicate()]).backward(torch.ones(4, 4))
+
+
+def test_a_plain_gradient_of_redistribute_is_an_error(ranks):
+    ranks(pass_a_plain_gradient)

@@ -52,6 +52,29 @@ def test_a_function_that_reduces(ranks):
     ranks(map_a_reduction)
 
 
+def map_and_differentiate(w):
+    mesh = w.mesh()
+    a, b = (m.requires_grad_() for m in matrices())
+    (a @ b).square().sum().backward()
+    cases = (
+        (multiply, ROWS, WHOLE, ROWS),
+        (multiply, WHOLE, COLUMNS, COLUMNS),
+        (multiply, WHOLE, WHOLE, WHOLE),
+        (lambda x, y: multiply_and_reduce(mesh, x, y), COLUMNS, ROWS, WHOLE),
+        (lambda x, y: multiply_and_gather(mesh, x, y), ROWS, WHOLE, WHOLE),
+    )
+    for function, a_lies, b_lies, out in cases:
+        x = distribute_tensor(a.detach(), mesh, a_lies).requires_grad_()
+        y = distribute_tensor(b.detach(), mesh, b_lies).requires_grad_()
+        local_map(function, out_placements=out)(x, y).square().sum().backward()
+        w.same(x.grad.full_tensor(), a.grad, rtol=1e-4, atol=1e-4)
+        w.same(y.grad.full_tensor(), b.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_are_those_of_the_whole_function(ranks):
+    ranks(map_and_differentiate)
+
+
 def map_outputs(w):
     mesh, comm = w.mesh(), CommDebugMode()
     a, b = torch.ones(8, 8), torch.zeros(8, 8)
