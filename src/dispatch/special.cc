@@ -254,6 +254,20 @@ void refuse_as_strided(Handler& call) {
       "select, slice or expand");
 }
 
+// torch::load gives a tensor the values of a plain one in this way: each rank keeps its part of what it read.
+void take_over(Handler& call) {
+  const Operand& self = call.operands()[0];
+  const Operand& source = call.operands()[1];
+  const bool is_like = self.meta != nullptr && source.meta == nullptr && !self.meta->write_back &&
+                       self.tensor.sizes() == source.tensor.sizes() &&
+                       self.tensor.scalar_type() == source.tensor.scalar_type();
+  if (!is_like) refuse_as_strided(call);
+  const at::Tensor split = distribute_tensor(source.tensor.detach(), DeviceMesh(self.meta->mesh),
+                                             self.meta->layout->placements, {.src_data_rank = std::nullopt});
+  self.meta->local = distributed(split, "set_").local;
+  call.finish(self.tensor);
+}
+
 void refuse_collective(Handler& call) {
   TORCH_CHECK_VALUE(
       false, "meshtorch: `", call.info().op.schema().name(),
@@ -330,7 +344,7 @@ void (*special_operator(const std::string& name))(Handler&) {
       {"_reshape_alias", reshape_alias},
       {"as_strided", refuse_as_strided},
       {"as_strided_", refuse_as_strided},
-      {"set_.source_Tensor", refuse_as_strided},
+      {"set_.source_Tensor", take_over},
       {"resize_", refuse_as_strided},
       {"_log_softmax", first_of<class_split_log_softmax, by_rule>},
       {"_log_softmax_backward_data", first_of<class_split_log_softmax_backward, by_rule>},

@@ -53,6 +53,31 @@ TEST(MemoryOfADistributedTensor, IsNotWrittenByTorchSave) {
   });
 }
 
+TEST(MemoryOfADistributedTensor, IsFilledByTorchLoad) {
+  on_ranks(2, [](int rank) {
+    const ScratchDirectory directory("torch_load");
+    const std::string file = directory / ("saved" + std::to_string(rank));
+    torch::nn::Linear whole(4, 5);
+    {
+      const torch::NoGradGuard no_grad;
+      for (const torch::Tensor& p : whole->parameters()) p.copy_(numbers(p.sizes()));
+    }
+    torch::save(whole, file);
+    torch::nn::Linear split(4, 5);
+    for (const torch::Tensor& p : split->parameters())
+      mt::replace_data(p, mt::distribute_tensor(p.detach(), line(2), {Shard(0)}));
+    torch::load(split, file);
+    for (const auto& p : split->named_parameters()) {
+      const DTensor loaded(p.value().detach());
+      EXPECT_EQ(loaded.placements(), mt::Placements{Shard(0)});
+      EXPECT_TRUE(is_equal(loaded.full_tensor(), whole->named_parameters()[p.key()].detach())) << p.key();
+    }
+    const torch::Tensor other = mt::distribute_tensor(numbers({3, 4}), line(2), {Shard(0)});
+    EXPECT_NE(error_of([&] { other.set_(numbers({4, 4})); }).find("has no memory of its global shape"),
+              std::string::npos);
+  });
+}
+
 template <class Holder>
 void expect_clones(Holder layer) {
   for (const torch::Tensor& p : layer->parameters())
