@@ -21,6 +21,7 @@
 #include "dispatch/write_back.h"
 #include "operator/call_key.h"
 #include "operator/known_number.h"
+#include "tensor/from_local.h"
 
 namespace meshtorch {
 namespace {
@@ -38,7 +39,7 @@ class KnownCall {
       return;
     }
     is_for_handler_ |= mesh_ != nullptr && mesh_ != meta->layout->mesh;
-    is_assumed_ |= meta->is_assumed;
+    if (meta->assumed) assumed_ = assume_both(assumed_, meta->assumed);
     mesh_ = meta->layout->mesh;
   }
   void append(const at::Scalar& number) { key_.push_back(static_cast<std::int64_t>(known_number(number))); }
@@ -55,7 +56,7 @@ class KnownCall {
 
   at::Tensor marked(at::Tensor result) const {
     DTensorMeta& meta = distributed(result, "a direct call");
-    meta.is_assumed = is_assumed_ && !meta.layout->is_replicated;
+    if (assumed_ && !meta.layout->is_replicated) meta.assumed = assumed_;
     return result;
   }
 
@@ -63,7 +64,7 @@ class KnownCall {
   CallKey key_;
   MeshImpl* mesh_ = nullptr;
   bool is_for_handler_ = false;
-  bool is_assumed_ = false;  // of one of the tensors: see DTensorMeta
+  AssumedShapePtr assumed_;  // of the tensors: see DTensorMeta
 };
 
 at::Tensor run_by_handler(const OperatorInfo& info, torch::jit::Stack stack) {

@@ -85,7 +85,7 @@ void Handler::collect(const at::Tensor& tensor, std::size_t argument_index, int 
                       "\n  do: put both on one mesh, as distribute_tensor(x.full_tensor(), mesh, placements) "
                       "does");
   }
-  if (meta != nullptr) is_assumed_ |= meta->is_assumed;
+  if (meta != nullptr && meta->assumed) assumed_ = assume_both(assumed_, meta->assumed);
   operands_.push_back({argument_index, element, tensor, meta});
 }
 
@@ -137,11 +137,9 @@ void Handler::run_locally(const Decision& decision) {
 Handler::LocalTensors Handler::localize_arguments(const Decision& decision) {
   // Before anything is sent, whatever it is: ranks that assume other shapes may have decided otherwise.
   const auto is_moved = [](const Layout* to) { return to != nullptr; };
-  if (is_assumed_ && std::ranges::any_of(decision.moves, is_moved)) {
-    for (const Operand& operand : operands_) {
-      if (operand.meta != nullptr) compare_if_assumed(operand.tensor);
-    }
-    is_assumed_ = false;
+  if (assumed_ && std::ranges::any_of(decision.moves, is_moved)) {
+    compare_assumed(assumed_);
+    assumed_ = nullptr;
   }
   LocalTensors locals;
   for (std::size_t i = 0; i < operands_.size(); ++i) {
@@ -188,7 +186,7 @@ void Handler::wrap_results(const Decision& decision, const torch::jit::Stack& ar
     at::Tensor result = info_.is_view ? wrap_view(std::move(local), plan, operands_[0].tensor,
                                                   decision.moves[0] != nullptr, info_.op, arguments, index)
                                       : wrap(std::move(local), plan.layout, plan.sizes, plan.strides);
-    if (is_assumed_) distributed(result, "a result").is_assumed = !plan.layout->is_replicated;
+    if (assumed_ && !plan.layout->is_replicated) distributed(result, "a result").assumed = assumed_;
     return result;
   };
   for (std::size_t r = 0; r < count; ++r) {

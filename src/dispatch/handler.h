@@ -54,7 +54,7 @@ class Handler {
   const std::size_t base_;  // where the arguments begin
   Operands operands_;
   MeshImpl* mesh_ = nullptr;
-  bool is_assumed_ = false;  // of one of the operands: see DTensorMeta
+  AssumedShapePtr assumed_;  // of the operands: see DTensorMeta
 };
 
 // Decides how a call runs; the results' sizes and strides are left open. (decide.cc)

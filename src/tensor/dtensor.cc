@@ -59,6 +59,7 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
                       c10::IntArrayRef(expected));
   }
   const bool is_assumed = !options.run_check && !options.shape && is_split(*layout);
+  const AssumedShapePtr assumed = is_assumed ? assume(local, *layout, shape) : nullptr;
   const Shape strides = options.stride ? *options.stride : dense_strides_like(shape, local.strides());
   const Placements back = options.grad_placements.value_or(gradient_placements(layout->placements));
   const Layout* gradient_layout = checked_layout(impl, back, local.dim());
@@ -69,7 +70,7 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
         at::Tensor mine =
             impl.coordinate() ? x.detach() : at::zeros(local_shape_of(shape, *layout), x.options());
         at::Tensor wrapped = wrap(std::move(mine), layout, shape, strides);
-        distributed(wrapped, "from_local").is_assumed = is_assumed;
+        distributed(wrapped, "from_local").assumed = assumed;
         return wrapped;
       },
       [=](const at::Tensor& gradient) {

@@ -50,20 +50,20 @@ Shape shape_of_equal_shards(c10::IntArrayRef local, const Layout& layout) {
 
 namespace {
 
-Shape compare_shards(const at::Tensor& local, const Layout& layout, const std::optional<Shape>& claimed,
-                     const Exchange& exchange) {
-  constexpr std::int64_t kMaxDims = 24;
+Shape compare_shards(const Shape& local, at::ScalarType type, const Layout& layout,
+                     const std::optional<Shape>& claimed, const Exchange& exchange) {
+  constexpr std::size_t kMaxDims = 24;
   const MeshImpl& mesh = *layout.mesh;
-  if (!mesh.coordinate()) return claimed.value_or(shape_of_equal_shards(local.sizes(), layout));
-  TORCH_CHECK_VALUE(local.dim() <= kMaxDims, "meshtorch: from_local checks tensors of at most ", kMaxDims,
+  if (!mesh.coordinate()) return claimed.value_or(shape_of_equal_shards(local, layout));
+  TORCH_CHECK_VALUE(local.size() <= kMaxDims, "meshtorch: from_local checks tensors of at most ", kMaxDims,
                     " dims");
 
   // What every rank must know of every other: dims, type, layout, sizes.
-  std::vector<std::int64_t> mine(static_cast<std::size_t>(kMaxDims) + 3);
-  mine[0] = local.dim();
-  mine[1] = static_cast<std::int64_t>(local.scalar_type());
+  std::vector<std::int64_t> mine(kMaxDims + 3);
+  mine[0] = static_cast<std::int64_t>(local.size());
+  mine[1] = static_cast<std::int64_t>(type);
   mine[2] = static_cast<std::int64_t>(hash_value(layout.placements) & 0x7FFFFFFFFFFFFFFFULL);
-  std::copy(local.sizes().begin(), local.sizes().end(), mine.begin() + 3);
+  std::copy(local.begin(), local.end(), mine.begin() + 3);
   const std::vector<int> axes = all_axes(mesh);
   const at::Tensor table = exchange(at::tensor(mine, at::kLong).unsqueeze(0), mesh.group(axes)).contiguous();
   const auto* rows = table.const_data_ptr<std::int64_t>();
@@ -110,23 +110,49 @@ Shape compare_shards(const at::Tensor& local, const Layout& layout, const std::o
 
 Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout,
                               const std::optional<Shape>& claimed) {
-  return compare_shards(local, layout, claimed, gather_rows);
+  return compare_shards(local.sizes().vec(), local.scalar_type(), layout, claimed, gather_rows);
 }
 
-void compare_if_assumed(const at::Tensor& tensor) {
-  DTensorMeta& meta = distributed(tensor, "from_local");
-  if (!meta.is_assumed) return;
-  // Thread ranks compare shapes in every collective anyway.
-  if (meta.mesh->backend() != "threads" && meta.mesh->backend() != "fake")
-    compare_shards(meta.local, *meta.layout, tensor.sizes().vec(), gather_rows_quietly);
-  meta.is_assumed = false;
+// That of one tensor, or of several together.
+struct AssumedShape {
+  std::vector<AssumedShapePtr> parts = {};
+  Shape local = {};
+  at::ScalarType type = {};
+  const Layout* layout = nullptr;
+  std::shared_ptr<MeshImpl> mesh = nullptr;  // keeps the layout alive
+  Shape shape = {};
+  bool is_compared = false;
+};
+
+AssumedShapePtr assume(const at::Tensor& local, const Layout& layout, const Shape& shape) {
+  if (layout.mesh->backend() == "fake") return nullptr;  // there are no other ranks
+  return std::make_shared<AssumedShape>(AssumedShape{.local = local.sizes().vec(),
+                                                     .type = local.scalar_type(),
+                                                     .layout = &layout,
+                                                     .mesh = layout.mesh->shared_from_this(),
+                                                     .shape = shape});
+}
+
+AssumedShapePtr assume_both(const AssumedShapePtr& a, const AssumedShapePtr& b) {
+  const bool has_a = a && !a->is_compared;
+  const bool has_b = b && !b->is_compared && a != b;
+  if (!has_a) return has_b ? b : nullptr;
+  return has_b ? std::make_shared<AssumedShape>(AssumedShape{.parts = {a, b}}) : a;
+}
+
+void compare_assumed(const AssumedShapePtr& assumed) {
+  if (!assumed || assumed->is_compared) return;
+  for (const AssumedShapePtr& part : assumed->parts) compare_assumed(part);
+  if (assumed->layout != nullptr)
+    compare_shards(assumed->local, assumed->type, *assumed->layout, assumed->shape, gather_rows_quietly);
+  assumed->is_compared = true;
 }
 
 at::Tensor local_under(const at::Tensor& tensor, const Layout& to) {
-  DTensorMeta& meta = distributed(tensor, "a redistribution");
+  const DTensorMeta& meta = distributed(tensor, "a redistribution");
   const Shape shape = tensor.sizes().vec();
   // Not asked of the plan, which depends on the shape, and the shape may differ between ranks.
-  if (meta.layout != &to) compare_if_assumed(tensor);
+  if (meta.layout != &to) compare_assumed(meta.assumed);
   return redistribute_local(meta.local, shape, *meta.layout, to);
 }
 

@@ -4,6 +4,7 @@
 #include "core/shard.h"
 #include "mesh/layout.h"
 #include "meshtorch/dtensor.h"
+#include "tensor/meta.h"
 
 namespace meshtorch {
 
@@ -15,12 +16,16 @@ Shape shape_of_equal_shards(c10::IntArrayRef local, const Layout& layout);
 Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout,
                               const std::optional<Shape>& claimed);
 
-// If the shards of the tensor were only assumed to be equal, the ranks compare them, all of them and once;
-// shards that do not fit are an error on every rank.
-void compare_if_assumed(const at::Tensor& tensor);
+// What is assumed of a tensor of this shape that from_local made of `local`.
+AssumedShapePtr assume(const at::Tensor& local, const Layout& layout, const Shape& shape);
+// What is assumed of a tensor that was computed of two; null for what is known.
+AssumedShapePtr assume_both(const AssumedShapePtr& a, const AssumedShapePtr& b);
+// The ranks compare the shards of which the shape was concluded; shards that do not fit are an error on every
+// rank. Does nothing the second time.
+void compare_assumed(const AssumedShapePtr& assumed);
 
-// This rank's local tensor of `tensor` under another layout, as redistribute_local gives it, after
-// compare_if_assumed().
+// This rank's local tensor of `tensor` under another layout, as redistribute_local gives it, after what is
+// assumed of it was compared.
 at::Tensor local_under(const at::Tensor& tensor, const Layout& to);
 // The same with every axis replicated: the whole tensor.
 at::Tensor whole_local(const at::Tensor& tensor);

@@ -14,7 +14,7 @@ c10::intrusive_ptr<c10::BackendMeta> DTensorMeta::clone(const c10::intrusive_ptr
   copy->layout = layout;
   copy->mesh = mesh;
   copy->write_back = write_back;
-  copy->is_assumed = is_assumed;
+  copy->assumed = assumed;
   return copy;
 }
 
@@ -61,7 +61,7 @@ void adopt(const at::Tensor& self, const at::Tensor& other) {
   to.local = from.local;
   to.layout = from.layout;
   to.mesh = from.mesh;
-  to.is_assumed = from.is_assumed;
+  to.assumed = from.assumed;
 }
 
 Shape dense_strides(c10::IntArrayRef sizes) {

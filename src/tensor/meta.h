@@ -16,14 +16,17 @@ namespace meshtorch {
 // How to write into the tensor that a view was taken of, when the view could not share its memory.
 struct WriteBack;
 
+// A global shape that was concluded from this rank's shard alone, by from_local: the ranks have to compare
+// before they communicate. Shared by all tensors that were computed from it, so that they do so once.
+struct AssumedShape;
+using AssumedShapePtr = std::shared_ptr<AssumedShape>;
+
 struct DTensorMeta final : c10::BackendMeta {
   at::Tensor local;
   const Layout* layout = nullptr;
   std::shared_ptr<MeshImpl> mesh;  // keeps the layout alive
   std::shared_ptr<const WriteBack> write_back;
-  // The global shape was concluded from this rank's shard alone: the ranks have to compare before they
-  // communicate.
-  bool is_assumed = false;
+  AssumedShapePtr assumed;  // null if the shape is known
 
   // set_data() and its kin copy the meta: each tensor has its own.
   c10::intrusive_ptr<c10::BackendMeta> clone(const c10::intrusive_ptr<c10::BackendMeta>& self) const override;

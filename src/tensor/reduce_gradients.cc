@@ -6,6 +6,7 @@
 #include "comm/pending.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/gradients.h"
+#include "tensor/from_local.h"
 #include "tensor/meta.h"
 #include "tensor/redistribute.h"
 
@@ -95,7 +96,8 @@ void reduce_gradients(const std::vector<at::Tensor>& parameters) {
     if (gradient.layout == wanted) continue;
     owners.push_back(&parameter);
     const std::vector<int> axes = axes_to_sum(*gradient.layout, *wanted);
-    const bool takes_part = gradient.mesh->coordinate().has_value() && !gradient.is_assumed;
+    compare_assumed(gradient.assumed);
+    const bool takes_part = gradient.mesh->coordinate().has_value();
     if (axes.empty() || !pends_sums_only(*gradient.layout) || !takes_part) continue;
     const Sum sum{gradient.layout->mesh, axes, parameter.grad().scalar_type()};
     auto found = std::find_if(sums.begin(), sums.end(), [&](const auto& s) { return s.first == sum; });
