@@ -32,14 +32,27 @@ struct MyModelImpl : torch::nn::Module {
 };
 MESHTORCH_MODULE(MyModel);
 
+struct TwoLayersImpl : torch::nn::Module {
+  TwoLayersImpl() {
+    register_module("up", up);
+    register_module("down", down);
+    const torch::NoGradGuard no_grad;
+    for (const torch::Tensor& p : parameters()) p.copy_(numbers(p.sizes()) / 8);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return down(torch::relu(up(x))); }
+  mt::nn::Linear up{6, 8};
+  mt::nn::Linear down{8, 6};
+};
+TORCH_MODULE(TwoLayers);
+
 TEST(DistributeModule, OnAnotherAxisAddsThatAxis) {
   on_ranks(4, [](int rank) {
     const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
-    MyModel plain(6, 2);
-    MyModel model(6, 2);
+    TwoLayers plain;
+    TwoLayers model;
     mt::parallelize_module(*model, mesh["tp"],
-                           {{"seq.0", mt::ColwiseParallel({.use_local_output = false})},
-                            {"seq.1", mt::RowwiseParallel({.use_local_output = false})}});
+                           {{"up", mt::ColwiseParallel({.use_local_output = false})},
+                            {"down", mt::RowwiseParallel({.use_local_output = false})}});
     if (rank / 2 == 1) {  // replicas of another dp rank that differ are overwritten by the first
       const torch::NoGradGuard no_grad;
       for (const torch::Tensor& p : model->parameters()) p.mul_(3);
@@ -51,9 +64,9 @@ TEST(DistributeModule, OnAnotherAxisAddsThatAxis) {
       EXPECT_TRUE(is_equal(p.full_tensor(), plain->named_parameters()[name].detach())) << name;
       return p.placements();
     };
-    EXPECT_EQ(placements("seq.0.weight"), (mt::Placements{Replicate(), Shard(0)}));
-    EXPECT_EQ(placements("seq.1.weight"), (mt::Placements{Replicate(), Shard(1)}));
-    EXPECT_EQ(placements("seq.1.bias"), (mt::Placements{Replicate(), Replicate()}));
+    EXPECT_EQ(placements("up.weight"), (mt::Placements{Replicate(), Shard(0)}));
+    EXPECT_EQ(placements("down.weight"), (mt::Placements{Replicate(), Shard(1)}));
+    EXPECT_EQ(placements("down.bias"), (mt::Placements{Replicate(), Replicate()}));
 
     // Data parallel over dp: the gradients of the whole batch.
     const torch::Tensor batch = numbers({4, 6}, torch::kFloat, 3);
