@@ -3,8 +3,13 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "comm/host_meeting.h"
+#include "comm/memory_backend.h"
 #include "comm/rank_context.h"
-#include "comm/threads_backend.h"
 
 namespace meshtorch {
 namespace {
@@ -18,9 +23,13 @@ std::string group_name(const std::vector<std::int64_t>& ranks) {
 c10::intrusive_ptr<c10d::Backend> make_threads_backend(const World& world,
                                                        const std::vector<std::int64_t>& ranks, int rank) {
   const std::vector<int> members(ranks.begin(), ranks.end());
-  return c10::make_intrusive<ThreadsBackend>(world.threads, world.threads->meeting(members), rank,
-                                             world.timeout);
+  auto exchange =
+      std::make_unique<MemoryExchange>(world.threads->meeting(members, rank), rank, /*reads_peers=*/true);
+  return c10::make_intrusive<MemoryBackend>("threads", std::move(exchange), world.threads, world.timeout);
 }
+
+// Large enough that many ranks on few cores meet seldom, small enough to stay in the caches.
+constexpr std::size_t kProcessStage = std::size_t{512} << 10;
 
 }  // namespace
 
@@ -37,10 +46,12 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const World& world,
   c10::intrusive_ptr<c10d::Backend> backend;
   if (world.backend == "threads") {
     backend = make_threads_backend(world, ranks, rank);
+  } else if (world.backend == "shm") {
+    backend = make_shm_backend(*store, ranks, rank, world.size, world.timeout);
   } else if (world.backend == "fake") {
     backend = make_fake_backend(rank, size);
   } else if (world.backend == "gloo") {
-    backend = make_gloo_backend(world, store, rank, size);
+    backend = make_gloo_backend(world, store, ranks, rank);
   } else {
     backend = make_nccl_backend(world, store, rank, size);
   }
@@ -51,10 +62,28 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const World& world,
   return group;
 }
 
+c10::intrusive_ptr<c10d::Backend> make_shm_backend(c10d::Store& store, const std::vector<std::int64_t>& ranks,
+                                                   int rank, int ranks_on_host,
+                                                   std::chrono::milliseconds timeout) {
+  const std::vector<int> members(ranks.begin(), ranks.end());
+  const auto membership = std::make_shared<HostMembership>(store, members, rank, kProcessStage);
+  auto exchange =
+      std::make_unique<MemoryExchange>(membership->meeting(ranks_on_host), rank, /*reads_peers=*/false);
+  auto backend = c10::make_intrusive<MemoryBackend>("shm", std::move(exchange), membership, timeout);
+  backend->on_shutdown([membership] { membership->leave(); });
+  return backend;
+}
+
+MemoryBackend* memory_backend_of(c10d::ProcessGroup& group) {
+  if (group.getBackendType() != c10d::ProcessGroup::BackendType::CUSTOM) return nullptr;
+  return dynamic_cast<MemoryBackend*>(group.getBackend(c10::DeviceType::CPU).get());
+}
+
 void check_backend(const std::string& backend) {
-  const bool is_known = backend == "threads" || backend == "gloo" || backend == "fake" || backend == "nccl";
+  constexpr std::array<std::string_view, 5> kBackends{"threads", "shm", "gloo", "fake", "nccl"};
+  const bool is_known = std::find(kBackends.begin(), kBackends.end(), backend) != kBackends.end();
   TORCH_CHECK_VALUE(is_known, "meshtorch: unknown backend \"", backend,
-                    "\"\n  do: use threads, gloo, fake or nccl");
+                    "\"\n  do: use threads, shm, gloo, fake or nccl");
 #ifndef USE_C10D_NCCL
   TORCH_CHECK_NOT_IMPLEMENTED(
       backend != "nccl",

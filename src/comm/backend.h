@@ -3,10 +3,12 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <chrono>
 #include <vector>
 
 namespace meshtorch {
 
+class MemoryBackend;
 struct World;
 
 // The group of `ranks`, in which this rank has number `rank`. Meets the other members where the backend needs
@@ -14,15 +16,23 @@ struct World;
 c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const World& world,
                                                           const std::vector<std::int64_t>& ranks, int rank);
 
+// Its backend, if the ranks share memory; else null.
+MemoryBackend* memory_backend_of(c10d::ProcessGroup& group);
+
 // Throws unless the backend is known and was built in.
 void check_backend(const std::string& backend);
-// "nccl" where it can work, else "gloo".
+// "nccl" where it can work, else "shm".
 std::string default_backend();
+
+// World ranks `ranks`, all on this host, on which `ranks_on_host` ranks run.
+c10::intrusive_ptr<c10d::Backend> make_shm_backend(c10d::Store& store, const std::vector<std::int64_t>& ranks,
+                                                   int rank, int ranks_on_host,
+                                                   std::chrono::milliseconds timeout);
 
 // One factory for each backend; a null result means that it was not built in.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const World& world,
-                                                    const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                                    int size);
+                                                    const c10::intrusive_ptr<c10d::Store>& store,
+                                                    const std::vector<std::int64_t>& ranks, int rank);
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const World& world,
                                                     const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                     int size);

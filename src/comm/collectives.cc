@@ -11,10 +11,12 @@
 #include <mutex>
 #include <numeric>
 
+#include "comm/collectives_in_memory.h"
 #include "comm/comm_record.h"
 #include "comm/parts.h"
 #include "comm/pending.h"
 #include "comm/rank_context.h"
+#include "comm/tensor_calls.h"
 #include "comm/wire.h"
 #include "core/shard.h"
 
@@ -90,8 +92,12 @@ bool wants_gradient(const Tensors& tensors) {
 // Starts the exchange of rows and gives what comes here, in the shape `sizes`.
 at::Tensor exchange(const at::Tensor& input, Splits to_receive, Splits to_send, const Group& group,
                     c10::IntArrayRef sizes) {
+  if (auto* memory = memory_for(group, input))
+    return exchange_in_memory(*memory, input, to_receive, to_send, group, sizes);
   at::Tensor sent = as_cargo(input);
   at::Tensor received = at::empty(sizes_with(sent, 0, sum(to_receive)), sent.options());
+  const AllToAllCall call(sent, to_receive, to_send);
+  const DeclaredCall declared(call);
   const WorkPtr work = shared(
       group.process_group()->all_to_all_single(received, sent, to_receive, to_send, c10d::AllToAllOptions()));
   return result_of(work, Collective::all_to_all_single, sizes, input.options(),
@@ -112,10 +118,13 @@ bool is_pending(const at::Tensor& tensor) { return is_pending_tensor(tensor); }
 at::Tensor all_reduce(const at::Tensor& self, Reduction op, const Group& group) {
   if (wants_gradient(self)) return all_reduce_autograd(self, op, group);
   const auto& process_group = group.process_group();
+  if (auto* memory = memory_for(group, self)) return all_reduce_in_memory(*memory, self, op.op, group);
   const WireReduction wire(op.op, {self}, group.size());
   std::vector<at::Tensor> buffers{wire.encode(writable_copy(self))};
   c10d::AllreduceOptions options;
   options.reduceOp = wire.op();
+  const AllReduceCall call(buffers, op.op);
+  const DeclaredCall declared(call);
   const WorkPtr work = shared(process_group->allreduce(buffers, options));
   return result_of(work, Collective::all_reduce, self.sizes(), self.options(),
                    [wire, buffer = buffers[0]] { return wire.decode(buffer); });
@@ -125,11 +134,15 @@ Tensors all_reduce_coalesced(const Tensors& self, Reduction op, const Group& gro
   if (wants_gradient(self)) return all_reduce_coalesced_autograd(self, op, group);
   const auto& process_group = group.process_group();
   if (self.empty()) return {};
+  if (auto* memory = memory_for(group, self[0]))
+    return all_reduce_coalesced_in_memory(*memory, self, op.op, group);
   const WireReduction wire(op.op, self, group.size());
   std::vector<at::Tensor> buffers;
   for (const at::Tensor& t : self) buffers.push_back(wire.encode(writable_copy(t)));
   c10d::AllreduceCoalescedOptions options;
   options.reduceOp = wire.op();
+  const AllReduceCall call(buffers, op.op);
+  const DeclaredCall declared(call);
   const WorkPtr work = shared(process_group->allreduce_coalesced(buffers, options));
   Tensors results;
   for (std::size_t i = 0; i < self.size(); ++i) {
@@ -143,9 +156,13 @@ at::Tensor all_gather_tensor(const at::Tensor& self, std::int64_t dim, const Gro
                              const Splits& sizes) {
   if (wants_gradient(self)) return all_gather_tensor_autograd(self, dim, group, sizes);
   const auto& process_group = group.process_group();
-  const at::Tensor input = prepared(self);
+  auto* memory = memory_for(group, self);
+  const at::Tensor input = memory != nullptr ? readable_rows(self) : prepared(self);
   dim = wrapped_dim(dim, input);
   const Splits each = gather_sizes(input, dim, group, sizes);
+  if (memory != nullptr) return all_gather_in_memory(*memory, input, dim, each, group);
+  const AllGatherCall call(input, dim, each);
+  const DeclaredCall declared(call);
   at::Tensor part = as_cargo(padded(input, dim, *std::max_element(each.begin(), each.end())));
   at::Tensor stacked = at::empty(sizes_with(part, 0, part.size(0) * group.size()), part.options());
   const WorkPtr work = shared(process_group->all_gather_single(stacked, part, c10d::AllgatherOptions()));
@@ -160,6 +177,7 @@ Tensors all_gather_into_tensor_coalesced(const Tensors& self, const Group& group
   if (wants_gradient(self)) return all_gather_into_tensor_coalesced_autograd(self, group);
   const auto& process_group = group.process_group();
   if (self.empty()) return {};
+  if (auto* memory = memory_for(group, self[0])) return all_gather_coalesced_in_memory(*memory, self, group);
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> outputs;
   for (const at::Tensor& t : self) {
@@ -167,6 +185,9 @@ Tensors all_gather_into_tensor_coalesced(const Tensors& self, const Group& group
     outputs.push_back(at::empty(sizes_with(inputs.back(), 0, inputs.back().size(0) * group.size()),
                                 inputs.back().options()));
   }
+  const Splits sizes(static_cast<std::size_t>(group.size()), inputs[0].size(0));
+  const AllGatherCall call(inputs, 0, sizes);
+  const DeclaredCall declared(call);
   const WorkPtr work =
       shared(process_group->all_gather_single_coalesced(outputs, inputs, c10d::AllgatherOptions()));
   Tensors results;
@@ -182,12 +203,16 @@ Tensors all_gather_into_tensor_coalesced(const Tensors& self, const Group& group
 at::Tensor reduce_scatter_tensor(const at::Tensor& self, Reduction op, std::int64_t dim, const Group& group) {
   if (wants_gradient(self)) return reduce_scatter_tensor_autograd(self, op, dim, group);
   const auto& process_group = group.process_group();
+  if (auto* memory = memory_for(group, self))
+    return reduce_scatter_in_memory(*memory, self, op.op, dim, group);
   const WireReduction wire(op.op, {self}, group.size());
   const at::Tensor input = prepared(self);
   dim = wrapped_dim(dim, input);
   const std::int64_t largest = chunk(input.size(dim), group.size(), 0).size;
   const std::int64_t mine = chunk(input.size(dim), group.size(), group.rank()).size;
   const at::Tensor encoded = wire.encode(input);
+  const ReduceScatterCall call(encoded, dim, op.op);
+  const DeclaredCall declared(call);
   at::Tensor stacked = stacked_parts(encoded, dim, group.size());
   at::Tensor out = at::empty(sizes_with(encoded, dim, largest), encoded.options());
   c10d::ReduceScatterOptions options;
@@ -204,6 +229,8 @@ Tensors reduce_scatter_tensor_coalesced(const Tensors& self, Reduction op, const
   TORCH_CHECK_VALUE(dims.size() == self.size(), "meshtorch: reduce_scatter_tensor_coalesced got ",
                     self.size(), " tensors and ", dims.size(), " dims\n  do: give one dim for each tensor");
   if (self.empty()) return {};
+  if (auto* memory = memory_for(group, self[0]))
+    return reduce_scatter_coalesced_in_memory(*memory, self, op.op, dims, group);
   const WireReduction wire(op.op, self, group.size());
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> outputs;
@@ -218,6 +245,10 @@ Tensors reduce_scatter_tensor_coalesced(const Tensors& self, Reduction op, const
   }
   c10d::ReduceScatterOptions options;
   options.reduceOp = wire.op();
+  Splits wrapped;
+  for (const auto& [dim, size] : kept) wrapped.push_back(dim);
+  const ReduceScatterCall call(self, wrapped, op.op);
+  const DeclaredCall declared(call);
   const WorkPtr work = shared(process_group->reduce_scatter_single_coalesced(outputs, inputs, options));
   Tensors results;
   for (std::size_t i = 0; i < self.size(); ++i) {
@@ -259,9 +290,12 @@ at::Tensor broadcast(const at::Tensor& self, int source, const Group& group) {
   TORCH_CHECK_VALUE(source >= 0 && source < group.size(), "meshtorch: broadcast from rank ", source,
                     " of a group of ", group.size(), " ranks\n  do: give a rank of the group, from 0 to ",
                     group.size() - 1);
+  if (auto* memory = memory_for(group, self)) return broadcast_in_memory(*memory, self, source, group);
   std::vector<at::Tensor> buffers{as_cargo(writable_copy(self))};
   c10d::BroadcastOptions options;
   options.rootRank = source;
+  const BroadcastCall call(buffers[0], source);
+  const DeclaredCall declared(call);
   const WorkPtr work = shared(process_group->broadcast(buffers, options));
   return result_of(work, Collective::broadcast, self.sizes(), self.options(),
                    [buffer = buffers[0], type = self.scalar_type()] { return from_cargo(buffer, type); });
@@ -295,6 +329,10 @@ at::Tensor permute_tensor(const at::Tensor& self, const RankPairs& pairs, const 
   return at::zeros(self.sizes(), self.options());
 }
 
-void barrier(const Group& group) { group.process_group()->barrier(c10d::BarrierOptions())->wait(); }
+void barrier(const Group& group) {
+  const auto& process_group = group.process_group();
+  if (auto* memory = memory_backend_of(*process_group)) return barrier_in_memory(*memory, group);
+  process_group->barrier(c10d::BarrierOptions())->wait();
+}
 
 }  // namespace meshtorch

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 
+#include "comm/agreeing_backend.h"
 #include "comm/backend.h"
 #include "comm/rank_context.h"
 
@@ -23,8 +24,9 @@ bool meets_on_loopback() {
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const World& world,
-                                                    const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                                    int size) {
+                                                    const c10::intrusive_ptr<c10d::Store>& store,
+                                                    const std::vector<std::int64_t>& ranks, int rank) {
+  const int size = static_cast<int>(ranks.size());
   using c10d::ProcessGroupGloo;
   auto options = ProcessGroupGloo::Options::create(world.timeout);
   if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"); interface != nullptr && *interface != '\0') {
@@ -34,7 +36,8 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const World& world,
   } else {
     options->devices.push_back(ProcessGroupGloo::createDefaultDevice());
   }
-  return c10::make_intrusive<ProcessGroupGloo>(store, rank, size, options);
+  auto gloo = c10::make_intrusive<ProcessGroupGloo>(store, rank, size, options);
+  return with_agreement(std::move(gloo), store, ranks, world.timeout);
 }
 
 }  // namespace meshtorch

@@ -1,4 +1,4 @@
-// The dispatch key that brings operators on meshtorch's tensors to meshtorch.
+// The dispatch keys that bring operators on meshtorch's tensors to meshtorch.
 #pragma once
 
 #include <c10/core/DispatchKey.h>
@@ -6,10 +6,10 @@
 namespace meshtorch {
 
 // Below autograd, above the backends, and free in LibTorch 2.13. A later LibTorch may take it: this is the
-// one place to change, with the registrations in dispatch/fallback.cc and dispatch/direct.cc.
+// one place to change; dispatch/attach.cc registers the kernels.
 constexpr c10::DispatchKey kMeshKey = c10::DispatchKey::Fake;
 
-// Above autograd, free too: tells that a composite operator is running. Registered in dispatch/mixing.cc.
+// Above autograd, free too: tells that a composite operator is running.
 constexpr c10::DispatchKey kCompositeKey = c10::DispatchKey::DeferredInit;
 
 // In no tensor, but in the set of keys of each thread that is a rank: brings plain random operators past the

@@ -19,7 +19,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const World& world,
   return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
 }
 
-std::string default_backend() { return at::hasCUDA() ? "nccl" : "gloo"; }
+std::string default_backend() { return at::hasCUDA() ? "nccl" : "shm"; }
 
 #else
 
@@ -28,7 +28,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const World&, const c10::int
   return {};
 }
 
-std::string default_backend() { return "gloo"; }
+std::string default_backend() { return "shm"; }
 
 #endif
 

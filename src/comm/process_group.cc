@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "comm/backend.h"
+#include "comm/host_meeting.h"
 #include "comm/rank_context.h"
 #include "comm/rendezvous.h"
 #include "comm/thread_worlds.h"
@@ -25,6 +26,15 @@ void join(World world) {
   }
 }
 
+// Processes that are not all on one host talk through gloo, unless the user wants something else.
+void settle_backend(World& world, bool is_named) {
+  if (world.backend != "shm" || ranks_share_host(world.store, world.rank, world.size)) return;
+  TORCH_CHECK_VALUE(!is_named,
+                    "meshtorch: backend shm needs all ranks on one host, as one user in one container, "
+                    "and they are not\n  do: use gloo, or name no backend");
+  world.backend = "gloo";
+}
+
 World describe_world(const InitOptions& options) {
   World world;
   const bool are_threads = options.init_method.starts_with("threads://");
@@ -39,12 +49,13 @@ World describe_world(const InitOptions& options) {
 
 void init_process_group(const InitOptions& options) {
   World world = describe_world(options);
-  const bool needs_store = world.backend == "gloo" || world.backend == "nccl";
+  const bool needs_store = world.backend != "threads" && world.backend != "fake";
   Meeting meeting = rendezvous(options, needs_store);
   world.rank = meeting.rank;
   world.size = meeting.world_size;
   world.local_rank = meeting.local_rank;
   world.store = std::move(meeting.store);
+  settle_backend(world, !options.backend.empty());
   if (world.backend == "threads")
     world.threads = join_thread_world(options.init_method, world.size, world.rank);
   join(std::move(world));
@@ -63,6 +74,7 @@ void init_process_group(const c10::intrusive_ptr<c10d::Store>& store, const Init
   world.local_rank = options.rank;
   world.size = options.world_size;
   world.store = store;
+  settle_backend(world, !options.backend.empty());
   if (world.backend == "threads")
     world.threads = join_thread_world(options.init_method, world.size, world.rank);
   join(std::move(world));
@@ -70,6 +82,7 @@ void init_process_group(const c10::intrusive_ptr<c10d::Store>& store, const Init
 
 void destroy_process_group() {
   const auto context = current_rank();
+  context->leave_groups();
   if (const auto& threads = context->world().threads) {
     threads->finish(context->world().rank);
     set_thread_rank(nullptr);

@@ -65,6 +65,13 @@ std::shared_ptr<const GroupImpl> RankContext::group(const std::vector<std::int64
   return entry;
 }
 
+void RankContext::leave_groups() {
+  const std::scoped_lock lock(mutex_);
+  for (const auto& [ranks, group] : groups_) {
+    if (group->process_group && !world_.make_group) group->process_group->shutdown();
+  }
+}
+
 std::shared_ptr<const GroupImpl> RankContext::find_group(const std::vector<std::int64_t>& ranks) {
   const std::scoped_lock lock(mutex_);
   const auto found = groups_.find(ranks);

@@ -56,6 +56,8 @@ class RankContext {
   // A group that was made before, by its ranks or its process group; null if there is none.
   std::shared_ptr<const GroupImpl> find_group(const std::vector<std::int64_t>& ranks);
   std::shared_ptr<const GroupImpl> find_group(const c10::intrusive_ptr<c10d::ProcessGroup>& process_group);
+  // Tells the members of all groups that this rank will not come again.
+  void leave_groups();
   const std::shared_ptr<const GroupImpl>& default_group() const { return default_group_; }
   // The one mesh of each content that this rank holds: `candidate`, unless an equal one is there.
   std::shared_ptr<MeshImpl> intern(const std::string& content,

@@ -3,7 +3,7 @@
 
 #include <ATen/ATen.h>
 
-#include "meshtorch/placement.h"
+#include "comm/reduce_kernel.h"
 
 namespace meshtorch {
 namespace {
@@ -41,12 +41,17 @@ void accumulate(at::Tensor& acc, const at::Tensor& term, Op::RedOpType op) {
 
 }  // namespace
 
+ReduceOp to_reduce_op(Op::RedOpType op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(op <= Op::BXOR, "meshtorch: reduction ", static_cast<int>(op),
+                              " is not supported");
+  return static_cast<ReduceOp>(op);  // c10d and meshtorch list the reductions in one order
+}
+
 std::string_view reduce_op_name(Op::RedOpType op) {
-  // c10d and meshtorch list the reductions in one order.
   return op <= Op::BXOR ? to_string(static_cast<ReduceOp>(op)) : "unsupported";
 }
 
-void check_reducible(Op::RedOpType op, const std::vector<at::Tensor>& tensors) {
+void check_reducible(Op::RedOpType op, at::TensorList tensors) {
   for (const at::Tensor& t : tensors) {
     const at::ScalarType type = t.scalar_type();
     const bool is_integral = at::isIntegralType(type, /*includeBool=*/true);
@@ -69,6 +74,19 @@ void reduce_into(const at::Tensor& out, const std::vector<at::Tensor>& terms, Op
     accumulate(acc, is_reduced ? terms[i].to(at::kFloat) : terms[i], op);
   if (op == Op::AVG) acc.div_(static_cast<double>(terms.size()));
   out.copy_(acc);
+}
+
+void reduce_bytes(char* out, std::span<const char* const> terms, std::size_t bytes, at::ScalarType type,
+                  ReduceOp op) {
+  if (bytes == 0) return;
+  if (has_reduce_kernel(type)) return reduce_memory(out, terms, bytes, type, op);
+  const auto count = static_cast<std::int64_t>(bytes / c10::elementSize(type));
+  const auto tensor_at = [&](const char* memory) {
+    return at::from_blob(const_cast<char*>(memory), {count}, at::TensorOptions(type));
+  };
+  std::vector<at::Tensor> tensors;
+  for (const char* term : terms) tensors.push_back(tensor_at(term));
+  reduce_into(tensor_at(out), tensors, static_cast<Op::RedOpType>(op));
 }
 
 }  // namespace meshtorch

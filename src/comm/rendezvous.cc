@@ -210,4 +210,11 @@ Meeting rendezvous(const InitOptions& options, bool needs_store) {
   return meeting;
 }
 
+std::optional<int> launched_world_size() {
+  for (const Launcher& launcher : kLaunchers) {
+    if (variable(launcher.rank)) return number_variable(launcher.world_size);
+  }
+  return std::nullopt;
+}
+
 }  // namespace meshtorch

@@ -3,6 +3,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <optional>
 #include <string>
 
 #include "meshtorch/process_group.h"
@@ -20,5 +21,9 @@ struct Meeting {
 // `needs_store` false nothing is connected and no address is needed. Throws an error that names the variable
 // or the part of the address at fault.
 Meeting rendezvous(const InitOptions& options, bool needs_store);
+
+// How many ranks the launcher that started this process has started; none if the environment tells of no
+// launcher.
+std::optional<int> launched_world_size();
 
 }  // namespace meshtorch

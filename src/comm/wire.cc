@@ -49,6 +49,12 @@ at::Tensor prepared(const at::Tensor& t) {
   return plain.dim() == 0 ? plain.view({1}) : plain;
 }
 
+at::Tensor readable(const at::Tensor& t) {
+  wait_pending(t);
+  if (t.is_contiguous() && !t.is_conj() && !t.is_neg()) return t;
+  return t.detach().resolve_conj().resolve_neg().contiguous();
+}
+
 at::Tensor writable_copy(const at::Tensor& t) {
   wait_pending(t);
   return t.detach().clone(at::MemoryFormat::Contiguous);
@@ -62,15 +68,15 @@ at::Tensor from_cargo(const at::Tensor& cargo, at::ScalarType type) {
   return cargo.scalar_type() == type ? cargo : cargo.view(type).squeeze(-1);
 }
 
-WireReduction::WireReduction(ReduceOp op, const std::vector<at::Tensor>& tensors, int group_size)
-    : op_(static_cast<Op::RedOpType>(op)), type_(tensors.at(0).scalar_type()) {
+WireReduction::WireReduction(ReduceOp op, at::TensorList tensors, int group_size, bool backend_averages)
+    : op_(static_cast<Op::RedOpType>(op)), type_(tensors[0].scalar_type()) {
   for (const at::Tensor& t : tensors) {
     TORCH_CHECK_VALUE(
         t.scalar_type() == type_, "meshtorch: a coalesced collective takes tensors of one type, not ",
         c10::toString(type_), " and ", c10::toString(t.scalar_type()), "\n  do: make one call for each type");
   }
   check_reducible(op_, tensors);
-  if (op_ == Op::AVG) {
+  if (op_ == Op::AVG && !backend_averages) {
     op_ = Op::SUM;
     divisor_ = group_size;
   }

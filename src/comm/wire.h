@@ -12,6 +12,8 @@ namespace meshtorch {
 
 // What a c10d call needs: no graph, no gaps, nothing pending, at least one dim.
 at::Tensor prepared(const at::Tensor& t);
+// The same for memory that is only read: the dims stay as they are.
+at::Tensor readable(const at::Tensor& t);
 // A copy of its own, with no graph, no gaps and nothing pending.
 at::Tensor writable_copy(const at::Tensor& t);
 
@@ -25,7 +27,8 @@ class WireReduction {
  public:
   // Throws, before anything is sent, if `op` is not defined for the type of one of the tensors, which all
   // have one type.
-  WireReduction(ReduceOp op, const std::vector<at::Tensor>& tensors, int group_size);
+  // A backend that averages by itself is asked to do so.
+  WireReduction(ReduceOp op, at::TensorList tensors, int group_size, bool backend_averages = false);
 
   // What is asked of the backend: averages travel as sums, bool as bytes, complex numbers as pairs (one more
   // dim at the end).

@@ -13,6 +13,12 @@ constexpr std::chrono::milliseconds kTimeout = std::chrono::minutes(1);
 
 int process_rank() { return std::atoi(std::getenv("RANK")); }
 
+// What MESHTORCH_TEST_BACKEND names, else the default.
+std::string process_backend() {
+  const char* name = std::getenv("MESHTORCH_TEST_BACKEND");
+  return name == nullptr ? "" : name;
+}
+
 // One store for the whole run; each world that a test makes lives under a prefix of its own.
 c10::intrusive_ptr<c10d::Store> process_store() {
   static const auto store = [] {
@@ -32,8 +38,8 @@ void on_processes(int n, const std::function<void(int rank)>& body) {
   if (process_rank() >= n) return;
   const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, process_store());
   try {
-    init_process_group(store,
-                       {.backend = "gloo", .rank = process_rank(), .world_size = n, .timeout = kTimeout});
+    init_process_group(
+        store, {.backend = process_backend(), .rank = process_rank(), .world_size = n, .timeout = kTimeout});
     body(process_rank());
     barrier();  // nobody leaves while others still connect to it
   } catch (const c10::Error& error) {

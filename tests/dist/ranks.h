@@ -1,5 +1,5 @@
-// Runs the body of a test on n ranks: threads of this process, or, when a launcher started it, gloo
-// processes.
+// Runs the body of a test on n ranks: threads of this process, or processes when a launcher started it, on
+// the backend that MESHTORCH_TEST_BACKEND names.
 #pragma once
 
 #include "precompiled.h"

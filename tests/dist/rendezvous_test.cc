@@ -54,7 +54,7 @@ class Environment {
   std::map<std::string, std::string> before_;
 };
 
-// Joins, says who this rank is ("gloo 0/1 local 0 sum 1"), and leaves.
+// Joins, says who this rank is ("shm 0/1 local 0 sum 1"), and leaves.
 std::string join(const mt::InitOptions& options) {
   mt::init_process_group(options);
   std::string who = c10::str(mt::get_backend(), " ", mt::get_rank(), "/", mt::get_world_size(), " local ",
@@ -75,7 +75,7 @@ TEST(Rendezvous, TheEnvironmentOfTorchrun) {
                            {"LOCAL_RANK", "0"},
                            {"MASTER_ADDR", "127.0.0.1"},
                            {"MASTER_PORT", "0"}});
-  EXPECT_EQ(join({}), "gloo 0/1 local 0 sum 1");
+  EXPECT_EQ(join({}), "shm 0/1 local 0 sum 1");
   EXPECT_EQ(join({.backend = "gloo"}), "gloo 0/1 local 0 sum 1");
 }
 
@@ -108,7 +108,7 @@ TEST(Rendezvous, SlurmNamesTheHost) {
                            {"SLURM_NTASKS", "1"},
                            {"SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1"},
                            {"MASTER_PORT", "0"}});
-  EXPECT_EQ(join({}), "gloo 0/1 local 0 sum 1");
+  EXPECT_EQ(join({}), "shm 0/1 local 0 sum 1");
 }
 
 TEST(Rendezvous, AMissingOrContradictoryVariableIsNamed) {
@@ -159,12 +159,12 @@ TEST(Rendezvous, Addresses) {
   const auto file =
       std::filesystem::temp_directory_path() / ("meshtorch_rendezvous_" + std::to_string(getpid()));
   const std::string address = "file://" + file.string();
-  EXPECT_EQ(join({.init_method = address, .rank = 0, .world_size = 1}), "gloo 0/1 local 0 sum 1");
+  EXPECT_EQ(join({.init_method = address, .rank = 0, .world_size = 1}), "shm 0/1 local 0 sum 1");
   std::filesystem::remove(file);
-  EXPECT_EQ(join({.init_method = address + "?rank=0&world_size=1"}), "gloo 0/1 local 0 sum 1");
+  EXPECT_EQ(join({.init_method = address + "?rank=0&world_size=1"}), "shm 0/1 local 0 sum 1");
   std::filesystem::remove(file);
-  EXPECT_EQ(join({.init_method = "tcp://127.0.0.1:0?rank=0&world_size=1"}), "gloo 0/1 local 0 sum 1");
-  EXPECT_EQ(join({.init_method = "tcp://127.0.0.1:0", .rank = 0, .world_size = 1}), "gloo 0/1 local 0 sum 1");
+  EXPECT_EQ(join({.init_method = "tcp://127.0.0.1:0?rank=0&world_size=1"}), "shm 0/1 local 0 sum 1");
+  EXPECT_EQ(join({.init_method = "tcp://127.0.0.1:0", .rank = 0, .world_size = 1}), "shm 0/1 local 0 sum 1");
 }
 
 TEST(Rendezvous, WrongAddressesSayWhatIsWrong) {
@@ -256,7 +256,7 @@ TEST(Rendezvous, BeforeJoiningEverythingSaysSo) {
               "or run inside spawn(n, fn)");
   }
   EXPECT_EQ(error_of([] { mt::init_process_group({.backend = "mpi"}); }),
-            "meshtorch: unknown backend \"mpi\"\n  do: use threads, gloo, fake or nccl");
+            "meshtorch: unknown backend \"mpi\"\n  do: use threads, shm, gloo, fake or nccl");
 }
 
 }  // namespace

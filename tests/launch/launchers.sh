@@ -32,7 +32,7 @@ expect_none_left() {
 
 run || fail "the program failed with code $?"
 for rank in 0 1 2 3; do
-  grep -qF "rank $rank of 4, local $rank, gloo: sum 10" "$output" || fail "rank $rank did not print the sum"
+  grep -qF "rank $rank of 4, local $rank, shm: sum 10" "$output" || fail "rank $rank did not print the sum"
 done
 expect_none_left
 

@@ -1,27 +1,55 @@
-// The `threads` backend: collectives of thread ranks through shared memory, each rank writing only its own
-// results.
+// The backends of ranks that share memory: `threads` of one process, and `shm` for processes of one host.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
-#include "comm/thread_world.h"
+#include "comm/memory_exchange.h"
+#include "comm/tensor_calls.h"
 
 namespace meshtorch {
 
-class ThreadsBackend : public c10d::Backend {
+class MemoryBackend : public c10d::Backend {
  public:
-  ThreadsBackend(std::shared_ptr<ThreadWorld> world, std::shared_ptr<ThreadMeeting> meeting, int rank,
-                 std::chrono::milliseconds timeout);
+  // `keeps_alive` is whatever the meeting's memory belongs to.
+  MemoryBackend(std::string name, std::unique_ptr<MemoryExchange> exchange, std::shared_ptr<void> keeps_alive,
+                std::chrono::milliseconds timeout);
 
-  const std::string getBackendName() const override { return "threads"; }
+  const std::string getBackendName() const override { return name_; }
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
+
+  // Called when the group is shut down.
+  void on_shutdown(std::function<void()> leave) { leave_ = std::move(leave); }
+  void shutdown() override {
+    if (leave_) leave_();
+  }
 
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
   using TensorLists = std::vector<std::vector<at::Tensor>>;
+
+  // What meshtorch's own collectives call: contiguous tensors on the CPU, results in memory of their own, no
+  // way through LibTorch's dispatcher.
+
+  // `call` says what was asked for; `op` is what to do with elements that may have been encoded.
+  void all_reduce_into(const GroupCall& call, at::TensorList inputs, at::TensorList outputs, ReduceOp op);
+  // Rank r has sizes[r] of the outputs' dim `dim`.
+  void all_gather_into(at::TensorList inputs, at::TensorList outputs, std::int64_t dim,
+                       at::IntArrayRef sizes);
+  // Each rank gets its part of each tensor's dim, as torch::chunk splits.
+  void reduce_scatter_into(const GroupCall& call, at::TensorList inputs, at::TensorList outputs,
+                           at::IntArrayRef dims, ReduceOp op);
+  // Rows of dim 0.
+  void all_to_all_into(const at::Tensor& input, const at::Tensor& output, at::IntArrayRef receives,
+                       at::IntArrayRef sends);
+  void broadcast_into(const at::Tensor& tensor, int root);
+  void meet();
+
+  // c10d's interface, in place where it is.
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
@@ -45,24 +73,15 @@ class ThreadsBackend : public c10d::Backend {
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
 
  private:
-  // What a rank shows to its peers during a collective.
-  struct Arguments {
-    Tensors inputs;
-    std::vector<int64_t> splits;
-  };
-  // Gives the arguments of the peer with this group rank.
-  using Peers = std::function<const Arguments&(int)>;
+  WorkPtr done(Tensors results);
+  // inputs[r] goes to rank r, outputs[r] comes from it.
+  void exchange_lists(CallKind kind, OtherArguments arguments, const Tensors& inputs, const Tensors& outputs);
+  Tensors nothing_for_each(const at::Tensor& like) const;
 
-  // Meets the peers, runs `body`, and returns when all have finished reading this rank's inputs.
-  WorkPtr meet(const char* name, const std::string& signature, Arguments arguments,
-               const std::function<void(const Peers&)>& body);
-  // Like meet, with a second part that runs when every rank has finished the first.
-  WorkPtr meet(const char* name, const std::string& signature, Arguments arguments,
-               const std::function<void(const Peers&)>& body,
-               const std::function<void(const Peers&)>& after_all);
-
-  std::shared_ptr<ThreadWorld> world_;
-  std::shared_ptr<ThreadMeeting> meeting_;
+  const std::string name_;
+  std::shared_ptr<void> keeps_alive_;
+  std::unique_ptr<MemoryExchange> exchange_;
+  std::function<void()> leave_;
   std::chrono::milliseconds timeout_;
 };
 

@@ -1,0 +1,37 @@
+// What one rank calls in a group.
+#include "comm/group_call.h"
+
+#include <array>
+
+namespace meshtorch {
+namespace {
+
+constexpr std::array<const char*, 12> kKindNames{"all_reduce",
+                                                 "all_gather",
+                                                 "all_gather_into_tensor",
+                                                 "reduce_scatter",
+                                                 "reduce_scatter_tensor",
+                                                 "all_to_all",
+                                                 "all_to_all_single",
+                                                 "broadcast",
+                                                 "reduce",
+                                                 "gather",
+                                                 "scatter",
+                                                 "barrier"};
+
+}  // namespace
+
+const char* to_string(CallKind kind) { return kKindNames.at(static_cast<std::size_t>(kind)); }
+
+GroupCall::GroupCall(CallKind kind) : kind_(kind) {
+  hash_.add(static_cast<std::uint64_t>(kind));
+  if (const CallOrigin* origin = CallOrigin::current()) hash_.add(origin->name());
+}
+
+std::string GroupCall::text() const {
+  std::string text = std::string(to_string(kind_)) + "(" + arguments() + ")";
+  if (const CallOrigin* origin = CallOrigin::current()) text += " for " + origin->name();
+  return text;
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,95 @@
+// What one rank calls in a group: all that the ranks must agree on, as a hash, and in words for when they do
+// not.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "comm/call_hash.h"
+
+namespace meshtorch {
+
+enum class CallKind : std::uint32_t {
+  all_reduce,
+  all_gather,
+  all_gather_into_tensor,
+  reduce_scatter,
+  reduce_scatter_tensor,
+  all_to_all,
+  all_to_all_single,
+  broadcast,
+  reduce,
+  gather,
+  scatter,
+  barrier,
+};
+const char* to_string(CallKind kind);
+
+// How much of `unit` one rank sends to each other, and expects from it.
+struct CallSplits {
+  std::span<const std::int64_t> sends;
+  std::span<const std::int64_t> receives;
+  const char* unit;
+};
+
+class GroupCall {
+ public:
+  explicit GroupCall(CallKind kind);
+  virtual ~GroupCall() = default;
+
+  CallKind kind() const { return kind_; }
+  const CallHash& hash() const { return hash_; }
+  // Null if all ranks know them from what they agree on.
+  const CallSplits* splits() const { return splits_; }
+  // "all_reduce(Float[4], sum)", and what it is for if that is known.
+  virtual std::string text() const;
+
+ protected:
+  virtual std::string arguments() const { return {}; }
+
+  CallHash hash_;
+  const CallSplits* splits_ = nullptr;
+
+ private:
+  CallKind kind_;
+};
+
+// The call that one of meshtorch's functions describes, on this thread while it hands it to c10d, which knows
+// less about it.
+class DeclaredCall {
+ public:
+  explicit DeclaredCall(const GroupCall& call) : outer_(current_) { current_ = &call; }
+  ~DeclaredCall() { current_ = outer_; }
+  DeclaredCall(const DeclaredCall&) = delete;
+  DeclaredCall& operator=(const DeclaredCall&) = delete;
+
+  // Null if there is none.
+  static const GroupCall* current() { return current_; }
+
+ private:
+  const GroupCall* outer_;
+  inline static thread_local const GroupCall* current_ = nullptr;
+};
+
+// What collectives are called for on this thread while it lives: an operator, say. Part of what ranks agree
+// on, so that equal calls for different ends are told apart.
+class CallOrigin {
+ public:
+  // The name must live as long.
+  explicit CallOrigin(const std::string& name) : name_(&name), outer_(current_) { current_ = this; }
+  ~CallOrigin() { current_ = outer_; }
+  CallOrigin(const CallOrigin&) = delete;
+  CallOrigin& operator=(const CallOrigin&) = delete;
+
+  // The innermost, null if there is none.
+  static const CallOrigin* current() { return current_; }
+  const std::string& name() const { return *name_; }
+
+ private:
+  const std::string* name_;
+  const CallOrigin* outer_;
+  inline static thread_local const CallOrigin* current_ = nullptr;
+};
+
+}  // namespace meshtorch

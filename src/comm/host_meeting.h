@@ -1,0 +1,47 @@
+// Meetings of ranks that are processes of one host, in a shared segment.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "comm/meeting.h"
+#include "comm/segment.h"
+
+namespace meshtorch {
+
+// One process's membership in a group that meets in a segment. Its end, or leave(), tells the others.
+class HostMembership {
+ public:
+  // Meets the other members through the store. `rank` is this rank's number in the group.
+  HostMembership(c10d::Store& store, std::vector<int> world_ranks, int rank, std::size_t stage_bytes);
+  ~HostMembership() { leave(); }
+  HostMembership(const HostMembership&) = delete;
+  HostMembership& operator=(const HostMembership&) = delete;
+
+  // This rank's part in the meetings, which must not outlive the membership.
+  std::unique_ptr<GroupMeeting> meeting(int ranks_on_host);
+  void leave();
+  // Ends the waits of this process.
+  void stop_waiting() { is_stopping_ = true; }
+  // Why a wait for the members can never end; empty if it can.
+  std::string obstacle() const;
+
+ private:
+  const std::vector<int> world_ranks_;
+  const int rank_;
+  std::shared_ptr<Segment> segment_;
+  MeetingMemory* memory_ = nullptr;
+  std::atomic<bool> is_stopping_ = false;
+};
+
+// The members of the group, by their numbers in it, that can share memory with this one, itself among them.
+// Every member must ask.
+std::vector<int> members_on_host(c10d::Store& store, int rank, int size);
+
+// True if all ranks can share memory. Every rank of the store must ask.
+bool ranks_share_host(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size);
+
+}  // namespace meshtorch

@@ -1,0 +1,272 @@
+// One rank's part in the meetings of a group. Nothing is formatted, locked or allocated while ranks agree.
+#include "comm/meeting.h"
+
+#include <c10/util/Exception.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <thread>
+#include <utility>
+
+#include "comm/blocking.h"
+
+namespace meshtorch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// Watching pays up to what sleeping and being woken cost.
+constexpr std::chrono::nanoseconds kLongestWatch = std::chrono::microseconds(200);
+constexpr std::chrono::nanoseconds kShortestWatch = std::chrono::microseconds(5);
+constexpr int kYields = 16;
+// A process may be gone without a word: sleepers look at it so often.
+constexpr milliseconds kLookout(100);
+
+std::uint64_t meeting_of(std::uint64_t gathering) { return gathering >> 16; }
+std::uint64_t come_to(std::uint64_t gathering) { return gathering & 0xFFFF; }
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+void wait_for_bell(std::atomic<std::uint32_t>& bell, std::uint32_t heard, milliseconds limit) {
+  const std::timespec time{.tv_sec = limit.count() / 1000, .tv_nsec = limit.count() % 1000 * 1000000};
+  syscall(SYS_futex, &bell, FUTEX_WAIT, heard, &time, nullptr, 0);
+}
+
+int cores() {
+  static const int count = static_cast<int>(std::thread::hardware_concurrency());
+  return count;
+}
+
+}  // namespace
+
+void ring(MeetingMemory& memory) {
+  if (memory.sleepers.load() == 0) return;
+  memory.bell.fetch_add(1);
+  syscall(SYS_futex, &memory.bell, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+GroupMeeting::GroupMeeting(MeetingMemory& memory, int rank, Company company)
+    : memory_(memory),
+      rank_(rank),
+      company_(std::move(company)),
+      may_watch_(company_.ranks_on_host <= cores()),
+      patience_(kLongestWatch) {
+  TORCH_INTERNAL_ASSERT(size() == static_cast<int>(memory_.size) && size() < (1 << 16));
+}
+
+void GroupMeeting::enter(const GroupCall& call, milliseconds timeout) {
+  TORCH_CHECK(
+      memory_.is_broken.load(std::memory_order_relaxed) == 0,
+      "meshtorch: a group cannot be used any more, since a rank gave up in the middle of a collective\n  ",
+      describe(), "\n  do: call destroy_process_group() and init_process_group() on all ranks");
+  MeetingSlot& mine = memory_.slot(rank_);
+  const std::uint64_t number = mine.calls.load(std::memory_order_relaxed) + 1;
+  mine.calls.store(number, std::memory_order_relaxed);
+  mine.kind.store(static_cast<std::uint32_t>(call.kind()), std::memory_order_relaxed);
+  mine.is_inside.store(1, std::memory_order_relaxed);
+  mine.has_last_words.store(0, std::memory_order_relaxed);
+  mine.brought[turn_].hash = call.hash();
+  mine.brought[turn_].hash.add(number);
+  if (const CallSplits* splits = call.splits()) {
+    std::int64_t* numbers = memory_.numbers(rank_, turn_);
+    std::copy(splits->receives.begin(), splits->receives.end(),
+              std::copy(splits->sends.begin(), splits->sends.end(), numbers));
+  }
+  const Outcome outcome = gather(timeout, /*may_give_up=*/true);
+  if (outcome != Outcome::met) give_up(outcome, timeout);
+  entered_turn_ = turn_;
+  turn_ ^= 1;
+  const CallHash& expected = brought_by(0).hash;
+  for (int r = 1; r < size(); ++r) {
+    if (brought_by(r).hash != expected) disagree(call, timeout);
+  }
+  if (call.splits() != nullptr) check_splits(call, timeout);
+}
+
+void GroupMeeting::check_splits(const GroupCall& call, milliseconds timeout) {
+  for (int from = 0; from < size(); ++from) {
+    for (int to = 0; to < size(); ++to) {
+      const std::int64_t sent = memory_.numbers(from, entered_turn_)[to];
+      const std::int64_t expected = memory_.numbers(to, entered_turn_)[size() + from];
+      if (sent == expected) continue;
+      gather_inside(timeout);  // peers may still read what this rank shows
+      leave();
+      TORCH_CHECK_VALUE(false, "meshtorch: ", to_string(call.kind()), ": rank ", world_rank(from), " sends ",
+                        sent, " ", call.splits()->unit, " to rank ", world_rank(to), ", which expects ",
+                        expected, "\n  do: let each rank expect what the others send to it");
+    }
+  }
+}
+
+void GroupMeeting::next_stage(milliseconds timeout) {
+  gather_inside(timeout);
+  turn_ ^= 1;
+}
+
+void GroupMeeting::sync(milliseconds timeout) { gather_inside(timeout); }
+
+void GroupMeeting::leave() { memory_.slot(rank_).is_inside.store(0, std::memory_order_relaxed); }
+
+void GroupMeeting::gather_inside(milliseconds timeout) {
+  const Outcome outcome = gather(timeout, /*may_give_up=*/company_.are_processes);
+  if (outcome == Outcome::met) return;
+  memory_.is_broken.store(1);
+  ring(memory_);
+  give_up(outcome, timeout);
+}
+
+GroupMeeting::Outcome GroupMeeting::gather(milliseconds timeout, bool may_give_up) {
+  std::uint64_t now = memory_.gathering.load(std::memory_order_relaxed);
+  const std::uint64_t meeting = meeting_of(now);  // it cannot be held without this rank
+  memory_.slot(rank_).meetings.store(meeting + 1, std::memory_order_relaxed);
+  for (;;) {
+    const bool is_last = come_to(now) + 1 == static_cast<std::uint64_t>(size());
+    if (!memory_.gathering.compare_exchange_weak(now, is_last ? (meeting + 1) << 16 : now + 1)) continue;
+    if (!is_last) break;
+    ring(memory_);
+    return Outcome::met;
+  }
+  const Blocking blocking;
+  return watch(meeting) ? Outcome::met : sleep(meeting, timeout, may_give_up);
+}
+
+bool GroupMeeting::is_over(std::uint64_t meeting) const {
+  return meeting_of(memory_.gathering.load()) != meeting;
+}
+
+bool GroupMeeting::watch(std::uint64_t meeting) {
+  if (!may_watch_) {  // let the others have the core
+    for (int i = 0; i < kYields; ++i) {
+      std::this_thread::yield();
+      if (is_over(meeting)) return true;
+    }
+    return false;
+  }
+  const auto begin = Clock::now();
+  for (unsigned i = 1;; ++i) {
+    if (meeting_of(memory_.gathering.load(std::memory_order_acquire)) != meeting) {
+      patience_ = std::min(2 * patience_, kLongestWatch);
+      return true;
+    }
+    pause_briefly();
+    if (i % 64 != 0) continue;
+    if (Clock::now() - begin > patience_) break;
+    std::this_thread::yield();  // the rank that is waited for may want this core
+  }
+  patience_ = std::max(patience_ / 2, kShortestWatch);
+  return false;
+}
+
+GroupMeeting::Outcome GroupMeeting::sleep(std::uint64_t meeting, milliseconds timeout, bool may_give_up) {
+  const auto begin = Clock::now();
+  memory_.sleepers.fetch_add(1);
+  Outcome outcome = Outcome::met;
+  for (;;) {
+    const std::uint32_t heard = memory_.bell.load();
+    if (is_over(meeting)) break;
+    milliseconds rest = milliseconds::max();
+    if (may_give_up) {
+      rest = timeout - std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
+      obstacle_ = company_.obstacle();
+      if (!obstacle_.empty() || rest.count() <= 0) {
+        if (withdraw(meeting)) outcome = obstacle_.empty() ? Outcome::late : Outcome::hindered;
+        break;
+      }
+    }
+    wait_for_bell(memory_.bell, heard,
+                  std::min(rest, company_.are_processes ? kLookout : milliseconds(3600000)));
+  }
+  memory_.sleepers.fetch_sub(1);
+  if (Clock::now() - begin < kLongestWatch) patience_ = kLongestWatch;
+  return outcome;
+}
+
+bool GroupMeeting::withdraw(std::uint64_t meeting) {
+  std::uint64_t now = memory_.gathering.load();
+  while (meeting_of(now) == meeting) {
+    if (memory_.gathering.compare_exchange_weak(now, now - 1)) return true;
+  }
+  return false;
+}
+
+void GroupMeeting::give_up(Outcome outcome, milliseconds timeout) {
+  const std::string problem = outcome == Outcome::late
+                                  ? c10::str("did not complete in ", timeout.count(), " ms\n  ", describe())
+                                  : c10::str("cannot complete: ", obstacle_, "\n  ", describe());
+  leave();
+  write_words(problem);
+  memory_.slot(rank_).has_last_words = 1;
+  TORCH_CHECK(false, "meshtorch: a collective ", problem, "\n  do: ",
+              outcome == Outcome::late
+                  ? "see that all ranks of the group call the same collectives in the same order"
+                  : "see that no rank of the group leaves before the others");
+}
+
+void GroupMeeting::write_words(std::string text) {
+  MeetingSlot& mine = memory_.slot(rank_);
+  if (text.size() >= sizeof(mine.words)) text.replace(sizeof(mine.words) - 4, std::string::npos, "…");
+  std::copy_n(text.c_str(), text.size() + 1, mine.words);
+}
+
+void GroupMeeting::disagree(const GroupCall& call, milliseconds timeout) {
+  MeetingSlot& mine = memory_.slot(rank_);
+  write_words(call.text());
+  gather_inside(timeout);
+  std::uint64_t last = 0;
+  bool is_one_number = true;
+  for (int r = 0; r < size(); ++r) {
+    const std::uint64_t number = memory_.slot(r).calls.load(std::memory_order_relaxed);
+    is_one_number = is_one_number && (r == 0 || number == last);
+    last = std::max(last, number);
+  }
+  std::string table;
+  for (int r = 0; r < size(); ++r) {
+    table.append("\n  rank ")
+        .append(std::to_string(world_rank(r)))
+        .append(": ")
+        .append(memory_.slot(r).words);
+    if (is_one_number) continue;
+    table.append(", as call #").append(std::to_string(memory_.slot(r).calls.load(std::memory_order_relaxed)));
+  }
+  gather_inside(timeout);  // all have read the numbers
+  mine.calls.store(last, std::memory_order_relaxed);
+  leave();
+  TORCH_CHECK(false, "meshtorch: the ranks of a group disagree on a collective", table,
+              "\n  do: call the same collective with the same shape and type on every rank");
+}
+
+std::string GroupMeeting::describe() const {
+  std::uint64_t latest = 0;
+  for (int r = 0; r < size(); ++r)
+    latest = std::max(latest, memory_.slot(r).meetings.load(std::memory_order_relaxed));
+  std::string text;
+  for (int r = 0; r < size(); ++r) {
+    const MeetingSlot& slot = memory_.slot(r);
+    text.append(text.empty() ? "rank " : "; rank ").append(std::to_string(world_rank(r))).append(": ");
+    const std::uint64_t calls = slot.calls.load(std::memory_order_relaxed);
+    if (calls == 0) {
+      text.append("has called nothing in this group");
+      continue;
+    }
+    const bool is_inside = slot.is_inside.load(std::memory_order_relaxed) != 0;
+    text.append(is_inside ? "is in " : "has left ")
+        .append(to_string(static_cast<CallKind>(slot.kind.load(std::memory_order_relaxed))))
+        .append(" #")
+        .append(std::to_string(calls));
+    if (is_inside && slot.meetings.load(std::memory_order_relaxed) < latest)
+      text.append(", behind the others");
+  }
+  return text;
+}
+
+}  // namespace meshtorch

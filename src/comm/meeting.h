@@ -1,0 +1,90 @@
+// One rank's part in the meetings of a group: agreement on each collective, waiting with a time limit, and
+// what is told when a rank does not come.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/group_call.h"
+#include "comm/meeting_memory.h"
+
+namespace meshtorch {
+
+class GroupMeeting {
+ public:
+  // Where the ranks are and how they are known to be gone.
+  struct Company {
+    std::vector<int> world_ranks;  // of the members, in the order of the group
+    int ranks_on_host = 1;
+    bool are_processes = false;
+    // Why a wait for the members can never end; empty if it can.
+    std::function<std::string()> obstacle;
+  };
+
+  GroupMeeting(MeetingMemory& memory, int rank, Company company);
+
+  // What this rank will bring to the next call: filled before enter().
+  Brought& brought() { return memory_.slot(rank_).brought[turn_]; }
+  char* stage() { return memory_.stage(rank_, turn_); }
+
+  // Blocks until every member has come with an equal call, of the same number in the group. Throws the same
+  // error on every member if they differ, or if one sends what another does not expect; throws if a member
+  // failed, returned, or did not come in time. Afterwards what the peers brought can be read.
+  void enter(const GroupCall& call, std::chrono::milliseconds timeout);
+  // Blocks until every member has filled its next stage, which can be read afterwards.
+  void next_stage(std::chrono::milliseconds timeout);
+  // Blocks until every member is here. Thread ranks read each other's memory until then, so that they never
+  // give up.
+  void sync(std::chrono::milliseconds timeout);
+  // The collective is over for this rank.
+  void leave();
+
+  // What a rank brought to the latest call, and its latest stage.
+  const Brought& brought_by(int rank) const { return memory_.slot(rank).brought[entered_turn_]; }
+  // How much a rank sends to each, of a call that has splits.
+  std::span<const std::int64_t> sends_of(int rank) const {
+    return {memory_.numbers(rank, entered_turn_), static_cast<std::size_t>(size())};
+  }
+  char* stage_of(int rank) const { return memory_.stage(rank, turn_ ^ 1); }
+
+  int size() const { return static_cast<int>(company_.world_ranks.size()); }
+  int world_rank(int rank) const { return company_.world_ranks[static_cast<std::size_t>(rank)]; }
+  std::size_t stage_bytes() const { return memory_.stage_bytes; }
+  // "rank 0: is in all_reduce #3; rank 1: has left all_gather #2; …", for messages.
+  std::string describe() const;
+
+ private:
+  enum class Outcome : std::uint8_t { met, late, hindered };
+  // Comes to the next meeting and waits for the others. A rank that gives up has not come.
+  Outcome gather(std::chrono::milliseconds timeout, bool may_give_up);
+  // True if all have come while this rank could afford to watch.
+  bool watch(std::uint64_t meeting);
+  Outcome sleep(std::uint64_t meeting, std::chrono::milliseconds timeout, bool may_give_up);
+  bool is_over(std::uint64_t meeting) const;
+  // False if the meeting was completed before this rank could take its coming back.
+  bool withdraw(std::uint64_t meeting);
+  // In the middle of a collective.
+  void gather_inside(std::chrono::milliseconds timeout);
+  void write_words(std::string text);
+  [[noreturn]] void give_up(Outcome outcome, std::chrono::milliseconds timeout);
+  // All ranks are here, and not all of one mind: they tell each other what they called, and throw.
+  [[noreturn]] void disagree(const GroupCall& call, std::chrono::milliseconds timeout);
+  void check_splits(const GroupCall& call, std::chrono::milliseconds timeout);
+
+  MeetingMemory& memory_;
+  const int rank_;
+  const Company company_;
+  const bool may_watch_;
+  int turn_ = 0;
+  int entered_turn_ = 0;
+  std::chrono::nanoseconds patience_;
+  std::string obstacle_;
+};
+
+// Wakes those who sleep in a meeting, to look whether something has changed.
+void ring(MeetingMemory& memory);
+
+}  // namespace meshtorch

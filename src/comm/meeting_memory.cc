@@ -1,0 +1,46 @@
+// Where the parts of a meeting's memory lie.
+#include "comm/meeting_memory.h"
+
+#include <new>
+
+namespace meshtorch {
+namespace {
+
+constexpr std::size_t kLine = 64;
+
+std::size_t whole_lines(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+std::size_t numbers_bytes(std::size_t size) { return whole_lines(2 * size * sizeof(std::int64_t)); }
+
+std::size_t index_of(int rank, int turn) {
+  return 2 * static_cast<std::size_t>(rank) + static_cast<std::size_t>(turn);
+}
+
+}  // namespace
+
+std::size_t MeetingMemory::bytes_for(int size, std::size_t stage_bytes) {
+  const auto n = static_cast<std::size_t>(size);
+  return sizeof(MeetingMemory) + n * (sizeof(MeetingSlot) + 2 * numbers_bytes(n) + 2 * stage_bytes);
+}
+
+MeetingMemory* MeetingMemory::make(void* room, int size, std::size_t stage_bytes) {
+  auto* memory = new (room) MeetingMemory;
+  memory->size = static_cast<std::uint32_t>(size);
+  memory->stage_bytes = stage_bytes;
+  for (int rank = 0; rank < size; ++rank) new (&memory->slot(rank)) MeetingSlot;
+  return memory;
+}
+
+MeetingSlot& MeetingMemory::slot(int rank) { return reinterpret_cast<MeetingSlot*>(after_header())[rank]; }
+
+std::int64_t* MeetingMemory::numbers(int rank, int turn) {
+  char* first = after_header() + size * sizeof(MeetingSlot);
+  return reinterpret_cast<std::int64_t*>(first + index_of(rank, turn) * numbers_bytes(size));
+}
+
+char* MeetingMemory::stage(int rank, int turn) {
+  char* first = after_header() + size * (sizeof(MeetingSlot) + 2 * numbers_bytes(size));
+  return first + index_of(rank, turn) * stage_bytes;
+}
+
+}  // namespace meshtorch

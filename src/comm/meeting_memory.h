@@ -1,0 +1,57 @@
+// The memory in which the ranks of a group meet: on the heap for threads, in a shared segment for processes.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/call_hash.h"
+
+namespace meshtorch {
+
+// What one rank brings to a collective. There are two, used in turns: a rank may already prepare its next
+// call while a peer still reads the last.
+struct Brought {
+  CallHash hash;
+  const void* shown = nullptr;  // the rank's own memory, where peers can read it; else its stage holds it
+  std::uint64_t bytes = 0;      // in its stage, all rounds together
+};
+
+struct alignas(64) MeetingSlot {
+  Brought brought[2];
+  std::atomic<std::uint64_t> calls = 0;  // collectives entered so far
+  std::atomic<std::uint32_t> kind = 0;   // the latest of them
+  std::atomic<std::uint32_t> is_inside = 0;
+  std::atomic<std::uint32_t> has_left = 0;  // the group, for good
+  std::atomic<std::uint32_t> has_last_words = 0;
+  std::atomic<std::uint64_t> meetings = 0;  // that the rank has come to
+  std::atomic<std::int32_t> process = 0;
+  std::atomic<std::uint64_t> process_start = 0;
+  char words[4096];  // what the rank called when ranks disagreed, or why it gave up
+};
+
+// Followed by the slots, two lists of numbers and two stages for each rank.
+struct MeetingMemory {
+  // Meetings held so far << 16 | ranks that have come to the next.
+  alignas(64) std::atomic<std::uint64_t> gathering = 0;
+  alignas(64) std::atomic<std::uint32_t> bell = 0;  // changes when sleepers have to look again
+  std::atomic<std::uint32_t> sleepers = 0;
+  std::atomic<std::uint32_t> is_broken = 0;  // a rank gave up in the middle of a collective
+  std::uint32_t size = 0;
+  std::uint64_t stage_bytes = 0;
+  std::uint64_t secret = 0;
+
+  static std::size_t bytes_for(int size, std::size_t stage_bytes);
+  // Makes one in room that is aligned to 64 bytes and zero.
+  static MeetingMemory* make(void* room, int size, std::size_t stage_bytes);
+
+  MeetingSlot& slot(int rank);
+  // For 2 * size numbers that a rank shows.
+  std::int64_t* numbers(int rank, int turn);
+  char* stage(int rank, int turn);
+
+ private:
+  char* after_header() { return reinterpret_cast<char*>(this + 1); }
+};
+
+}  // namespace meshtorch

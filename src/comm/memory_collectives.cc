@@ -1,0 +1,83 @@
+// Collectives between ranks that share memory, as meshtorch's own functions call them.
+#include "comm/memory_backend.h"
+#include "comm/tensor_calls.h"
+#include "comm/tensor_runs.h"
+#include "core/shard.h"
+
+namespace meshtorch {
+namespace {
+
+using RunLists = c10::SmallVector<RunList, 8>;
+
+// `lists[r]`, of `count` runs each, of runs that lie one after the other.
+RunLists lists_of(const RunVector& runs, int lists, std::size_t count) {
+  RunLists result;
+  for (int r = 0; r < lists; ++r) {
+    result.push_back(RunList(runs.data(), runs.size()).subspan(static_cast<std::size_t>(r) * count, count));
+  }
+  return result;
+}
+
+}  // namespace
+
+void MemoryBackend::all_reduce_into(const GroupCall& call, at::TensorList inputs, at::TensorList outputs,
+                                    ReduceOp op) {
+  exchange_->all_reduce(call, wholes_of(inputs), wholes_of(outputs), {inputs[0].scalar_type(), op}, timeout_);
+}
+
+void MemoryBackend::all_gather_into(at::TensorList inputs, at::TensorList outputs, std::int64_t dim,
+                                    at::IntArrayRef sizes) {
+  RunVector parts;
+  std::int64_t begin = 0;
+  for (int r = 0; r < size_; ++r) {
+    const std::int64_t size = sizes[static_cast<std::size_t>(r)];
+    for (const at::Tensor& t : outputs) {
+      // The sizes are those of one tensor; of several, each rank has an equal share.
+      const std::int64_t mine = outputs.size() == 1 ? size : t.size(dim) / size_;
+      parts.push_back(part_along(t, dim, outputs.size() == 1 ? begin : mine * r, mine));
+    }
+    begin += size;
+  }
+  exchange_->gather(AllGatherCall(inputs, dim, sizes), wholes_of(inputs),
+                    lists_of(parts, size_, outputs.size()), timeout_);
+}
+
+void MemoryBackend::reduce_scatter_into(const GroupCall& call, at::TensorList inputs, at::TensorList outputs,
+                                        at::IntArrayRef dims, ReduceOp op) {
+  RunVector parts;
+  for (int r = 0; r < size_; ++r) {
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const Range range = chunk(inputs[i].size(dims[i]), size_, r);
+      parts.push_back(part_along(inputs[i], dims[i], range.begin, range.size));
+    }
+  }
+  exchange_->reduce_scatter(call, lists_of(parts, size_, inputs.size()), wholes_of(outputs),
+                            {inputs[0].scalar_type(), op}, timeout_);
+}
+
+void MemoryBackend::all_to_all_into(const at::Tensor& input, const at::Tensor& output,
+                                    at::IntArrayRef receives, at::IntArrayRef sends) {
+  std::size_t row_bytes = input.element_size();
+  for (const std::int64_t size : input.sizes().slice(1)) row_bytes *= static_cast<std::size_t>(size);
+  RunVector parts;
+  std::int64_t begin = 0;
+  for (const std::int64_t size : receives) {
+    parts.push_back(part_along(output, 0, begin, size));
+    begin += size;
+  }
+  const Runs mine = whole_of(input);
+  exchange_->exchange(AllToAllCall(input, receives, sends), {&mine, 1}, lists_of(parts, size_, 1), row_bytes,
+                      timeout_);
+}
+
+void MemoryBackend::broadcast_into(const at::Tensor& tensor, int root) {
+  const Runs all = whole_of(tensor);
+  const Runs none{all.data, 0};
+  RunLists into(static_cast<std::size_t>(size_), RunList(&none, 1));
+  into[static_cast<std::size_t>(root)] = {&all, 1};
+  exchange_->gather(BroadcastCall(tensor, root), {rank_ == root ? &all : &none, 1}, into, timeout_);
+}
+
+void MemoryBackend::meet() { exchange_->barrier(GroupCall(CallKind::barrier), timeout_); }
+
+}  // namespace meshtorch

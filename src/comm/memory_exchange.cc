@@ -1,0 +1,260 @@
+// Collectives on plain memory that the ranks share.
+#include "comm/memory_exchange.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "comm/reduce.h"
+#include "core/shard.h"
+
+namespace meshtorch {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Up to here, reducing everything on every rank is faster than meeting once more to exchange slices.
+constexpr std::size_t kWholeBytes = std::size_t{16} << 10;
+// Bytes for each rank of a stage begin and end at a multiple of this, a multiple of every element's size.
+constexpr std::size_t kAlignment = 64;
+
+using Terms = c10::SmallVector<const char*, 16>;
+
+std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+
+// The bytes that rank `rank` of `size` reduces of that many, whole elements of up to 64 bytes.
+Range slice_of(std::size_t bytes, int size, int rank) {
+  const auto lines = static_cast<std::int64_t>((bytes + kAlignment - 1) / kAlignment);
+  const Range range = chunk(lines, size, rank);
+  const auto limit = static_cast<std::int64_t>(bytes);
+  const std::int64_t begin =
+      std::min<std::int64_t>(range.begin * static_cast<std::int64_t>(kAlignment), limit);
+  const std::int64_t end = std::min<std::int64_t>(range.end() * static_cast<std::int64_t>(kAlignment), limit);
+  return {begin, end - begin};
+}
+
+// out = the reduction of streams that all lie in the same runs.
+void reduce_streams(std::span<RunCursor> terms, RunCursor out, std::size_t bytes, Reducing reducing) {
+  std::vector<const char*> here(terms.size());
+  while (bytes > 0) {
+    std::size_t part = std::min(bytes, out.together());
+    for (std::size_t i = 0; i < terms.size(); ++i) {
+      part = std::min(part, terms[i].together());
+      here[i] = terms[i].data();
+    }
+    reduce_bytes(out.data(), here, part, reducing.type, reducing.op);
+    for (RunCursor& term : terms) term.advance(part);
+    out.advance(part);
+    bytes -= part;
+  }
+}
+
+}  // namespace
+
+// What a rank lets its peers read in place while they are inside.
+struct MemoryExchange::Shown {
+  std::span<const RunList> parts;  // for each rank, or one for all
+  RunList out;                     // where its results go
+};
+
+MemoryExchange::MemoryExchange(std::unique_ptr<GroupMeeting> meeting, int rank, bool reads_peers)
+    : meeting_(std::move(meeting)), rank_(rank), reads_peers_(reads_peers) {}
+
+void MemoryExchange::enter(const GroupCall& call, const Shown* shown, std::size_t bytes,
+                           milliseconds timeout) {
+  Brought& mine = meeting_->brought();
+  mine.bytes = bytes;
+  mine.shown = shown;
+  meeting_->enter(call, timeout);
+}
+
+void MemoryExchange::show(const GroupCall& call, const Shown& shown, milliseconds timeout) {
+  const std::size_t bytes = bytes_of(shown.parts[0]);
+  const std::size_t stage = meeting_->stage_bytes();
+  if (reads_peers_ && bytes > stage) return enter(call, &shown, bytes, timeout);
+  copy_stream(RunCursor(shown.parts[0]), meeting_->stage(), std::min(bytes, stage));
+  enter(call, nullptr, bytes, timeout);
+}
+
+const MemoryExchange::Shown* MemoryExchange::shown_by(int rank) const {
+  return static_cast<const Shown*>(meeting_->brought_by(rank).shown);
+}
+
+bool MemoryExchange::any_shown() const {
+  for (int r = 0; r < meeting_->size(); ++r) {
+    if (shown_by(r) != nullptr) return true;
+  }
+  return false;
+}
+
+void MemoryExchange::barrier(const GroupCall& call, milliseconds timeout) {
+  enter(call, nullptr, 0, timeout);
+  meeting_->leave();
+}
+
+void MemoryExchange::gather(const GroupCall& call, RunList mine, std::span<const RunList> into,
+                            milliseconds timeout) {
+  const Shown shown{{&mine, 1}, {}};
+  show(call, shown, timeout);
+  take(mine, into, c10::SmallVector<std::size_t, 16>(index(size()), 0), timeout);
+}
+
+void MemoryExchange::exchange(const GroupCall& call, RunList mine, std::span<const RunList> into,
+                              std::size_t item_bytes, milliseconds timeout) {
+  const Shown shown{{&mine, 1}, {}};
+  show(call, shown, timeout);
+  c10::SmallVector<std::size_t, 16> begins(index(size()), 0);
+  for (int from = 0; from < size(); ++from) {
+    for (int to = 0; to < rank_; ++to) {
+      begins[index(from)] += static_cast<std::size_t>(meeting_->sends_of(from)[index(to)]) * item_bytes;
+    }
+  }
+  take(mine, into, begins, timeout);
+}
+
+// Reads from begins[r] of rank r's stream what goes into into[r].
+void MemoryExchange::take(RunList mine, std::span<const RunList> into, std::span<const std::size_t> begins,
+                          milliseconds timeout) {
+  const std::size_t stage = meeting_->stage_bytes();
+  copy_stream(RunCursor(mine, begins[index(rank_)]), RunCursor(into[index(rank_)]),
+              bytes_of(into[index(rank_)]));
+  std::size_t longest = 0;
+  const std::size_t my_bytes = bytes_of(mine);
+  for (int r = 0; r < size(); ++r) {
+    if (shown_by(r) == nullptr) longest = std::max<std::size_t>(longest, meeting_->brought_by(r).bytes);
+  }
+  for (std::size_t begin = 0;; begin += stage) {
+    for (int step = 1; step < size(); ++step) {
+      const int r = (rank_ + step) % size();  // not all from one rank at a time
+      const RunList target = into[index(r)];
+      const std::size_t bytes = bytes_of(target);
+      const std::size_t first = begins[index(r)];
+      if (const Shown* shown = shown_by(r)) {
+        if (begin == 0) copy_stream(RunCursor(shown->parts[0], first), RunCursor(target), bytes);
+        continue;
+      }
+      const std::size_t low = std::max(first, begin);
+      const std::size_t high = std::min(first + bytes, begin + stage);
+      if (low >= high) continue;
+      copy_stream(meeting_->stage_of(r) + (low - begin), RunCursor(target, low - first), high - low);
+    }
+    if (begin + stage >= longest) break;
+    const std::size_t next = begin + stage;
+    if (shown_by(rank_) == nullptr && next < my_bytes) {
+      copy_stream(RunCursor(mine, next), meeting_->stage(), std::min(stage, my_bytes - next));
+    }
+    meeting_->next_stage(timeout);
+  }
+  if (any_shown()) meeting_->sync(timeout);
+  meeting_->leave();
+}
+
+void MemoryExchange::all_reduce(const GroupCall& call, RunList mine, RunList out, Reducing reducing,
+                                milliseconds timeout) {
+  const std::size_t bytes = bytes_of(mine);
+  const Shown shown{{&mine, 1}, out};
+  show(call, shown, timeout);
+  if (shown_by(rank_) != nullptr) {
+    all_reduce_in_place(out, bytes, reducing, timeout);
+  } else {
+    all_reduce_staged(mine, out, bytes, reducing, timeout);
+  }
+  meeting_->leave();
+}
+
+// Each rank reduces a slice of all inputs into its result, and when all have, copies the other slices.
+void MemoryExchange::all_reduce_in_place(RunList out, std::size_t bytes, Reducing reducing,
+                                         milliseconds timeout) {
+  const auto begin_of = [&](int r) { return static_cast<std::size_t>(slice_of(bytes, size(), r).begin); };
+  const auto bytes_in = [&](int r) { return static_cast<std::size_t>(slice_of(bytes, size(), r).size); };
+  c10::SmallVector<RunCursor, 8> terms;
+  for (int r = 0; r < size(); ++r) terms.emplace_back(shown_by(r)->parts[0], begin_of(rank_));
+  reduce_streams(terms, RunCursor(out, begin_of(rank_)), bytes_in(rank_), reducing);
+  meeting_->sync(timeout);
+  for (int step = 1; step < size(); ++step) {
+    const int r = (rank_ + step) % size();
+    copy_stream(RunCursor(shown_by(r)->out, begin_of(r)), RunCursor(out, begin_of(r)), bytes_in(r));
+  }
+  meeting_->sync(timeout);
+}
+
+void MemoryExchange::all_reduce_staged(RunList mine, RunList out, std::size_t bytes, Reducing reducing,
+                                       milliseconds timeout) {
+  const std::size_t stage = meeting_->stage_bytes();
+  for (std::size_t begin = 0;; begin += stage) {
+    const std::size_t part = std::min(stage, bytes - begin);
+    if (size() <= 2 || part <= kWholeBytes) {
+      reduce_staged(0, part, RunCursor(out, begin), reducing);
+    } else {
+      const Range own = slice_of(part, size(), rank_);
+      const auto first = static_cast<std::size_t>(own.begin);
+      const Runs slice{meeting_->stage_of(rank_) + first, static_cast<std::size_t>(own.size)};
+      reduce_staged(first, slice.run, RunCursor({&slice, 1}), reducing);
+      meeting_->sync(timeout);
+      for (int r = 0; r < size(); ++r) {
+        const Range done = slice_of(part, size(), r);
+        const auto from = static_cast<std::size_t>(done.begin);
+        copy_stream(meeting_->stage_of(r) + from, RunCursor(out, begin + from),
+                    static_cast<std::size_t>(done.size));
+      }
+    }
+    const std::size_t next = begin + stage;
+    if (next >= bytes) return;
+    copy_stream(RunCursor(mine, next), meeting_->stage(), std::min(stage, bytes - next));
+    meeting_->next_stage(timeout);
+  }
+}
+
+// The reduction of what lies at one place of all stages.
+void MemoryExchange::reduce_staged(std::size_t offset, std::size_t bytes, RunCursor out, Reducing reducing) {
+  Terms terms;
+  for (int r = 0; r < size(); ++r) terms.push_back(meeting_->stage_of(r) + offset);
+  while (bytes > 0) {
+    const std::size_t part = std::min(bytes, out.together());
+    reduce_bytes(out.data(), terms, part, reducing.type, reducing.op);
+    for (const char*& term : terms) term += part;
+    out.advance(part);
+    bytes -= part;
+  }
+}
+
+void MemoryExchange::reduce_scatter(const GroupCall& call, std::span<const RunList> parts, RunList out,
+                                    Reducing reducing, milliseconds timeout) {
+  std::size_t longest = 0;
+  for (const RunList part : parts) longest = std::max(longest, bytes_of(part));
+  const std::size_t mine = bytes_of(out);
+  // Of each round, a share of the stage for every rank.
+  const std::size_t share = meeting_->stage_bytes() / index(size()) / kAlignment * kAlignment;
+  const auto fill = [&](std::size_t begin) {
+    for (int r = 0; r < size(); ++r) {
+      const std::size_t all = bytes_of(parts[index(r)]);
+      if (begin >= all) continue;
+      copy_stream(RunCursor(parts[index(r)], begin), meeting_->stage() + index(r) * share,
+                  std::min(share, all - begin));
+    }
+  };
+  const Shown shown{parts, {}};
+  const bool is_staged = !reads_peers_ || longest <= share;
+  if (is_staged) fill(0);
+  enter(call, is_staged ? nullptr : &shown, 0, timeout);
+  if (!is_staged) {
+    c10::SmallVector<RunCursor, 8> terms;
+    for (int r = 0; r < size(); ++r) terms.emplace_back(shown_by(r)->parts[index(rank_)]);
+    reduce_streams(terms, RunCursor(out), mine, reducing);
+    meeting_->sync(timeout);
+  }
+  for (std::size_t begin = 0; is_staged; begin += share) {
+    if (begin < mine) {
+      reduce_staged(index(rank_) * share, std::min(share, mine - begin), RunCursor(out, begin), reducing);
+    }
+    if (begin + share >= longest) break;
+    fill(begin + share);
+    meeting_->next_stage(timeout);
+  }
+  meeting_->leave();
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,71 @@
+// What ranks that share memory do with it in a collective: each reads its peers' bytes and writes its own
+// results. Threads read each other's tensors in place; processes, and threads for what is small, show copies
+// in stages.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "comm/meeting.h"
+#include "comm/runs.h"
+#include "meshtorch/placement.h"
+
+namespace meshtorch {
+
+// The elements that a reduction combines.
+struct Reducing {
+  c10::ScalarType type;
+  ReduceOp op;
+};
+
+class MemoryExchange {
+ public:
+  MemoryExchange(std::unique_ptr<GroupMeeting> meeting, int rank, bool reads_peers);
+
+  GroupMeeting& meeting() { return *meeting_; }
+  int rank() const { return rank_; }
+  int size() const { return meeting_->size(); }
+
+  void barrier(const GroupCall& call, std::chrono::milliseconds timeout);
+
+  // Every rank shows `mine` whole; the stream of rank r goes to into[r] as far as that reaches.
+  void gather(const GroupCall& call, RunList mine, std::span<const RunList> into,
+              std::chrono::milliseconds timeout);
+  // Of the stream `mine`, which has what the call sends to each rank, one after the other, in items of that
+  // many bytes, each rank takes its part; what comes from rank r goes into into[r].
+  void exchange(const GroupCall& call, RunList mine, std::span<const RunList> into, std::size_t item_bytes,
+                std::chrono::milliseconds timeout);
+
+  // out = the reduction of all ranks' `mine`; both have the same bytes on all ranks, and may be the same.
+  void all_reduce(const GroupCall& call, RunList mine, RunList out, Reducing reducing,
+                  std::chrono::milliseconds timeout);
+  // out = the reduction of all ranks' parts[rank]; part r has the same bytes on all ranks.
+  void reduce_scatter(const GroupCall& call, std::span<const RunList> parts, RunList out, Reducing reducing,
+                      std::chrono::milliseconds timeout);
+
+ private:
+  struct Shown;
+  // Meets the peers, who may read `shown` in place if it is given, else this rank's stage.
+  void enter(const GroupCall& call, const Shown* shown, std::size_t bytes, std::chrono::milliseconds timeout);
+  // The same after filling the stage, where the bytes of `shown` have to go there.
+  void show(const GroupCall& call, const Shown& shown, std::chrono::milliseconds timeout);
+  const Shown* shown_by(int rank) const;
+  bool any_shown() const;
+  void take(RunList mine, std::span<const RunList> into, std::span<const std::size_t> begins,
+            std::chrono::milliseconds timeout);
+  void all_reduce_in_place(RunList out, std::size_t bytes, Reducing reducing,
+                           std::chrono::milliseconds timeout);
+  void all_reduce_staged(RunList mine, RunList out, std::size_t bytes, Reducing reducing,
+                         std::chrono::milliseconds timeout);
+  void reduce_staged(std::size_t offset, std::size_t bytes, RunCursor out, Reducing reducing);
+
+  std::unique_ptr<GroupMeeting> meeting_;
+  const int rank_;
+  const bool reads_peers_;
+};
+
+}  // namespace meshtorch

@@ -1,0 +1,31 @@
+// One entrance for programs that a launcher may or may not have started.
+#include <thread>
+
+#include "comm/rendezvous.h"
+#include "meshtorch/launch.h"
+#include "meshtorch/process_group.h"
+
+namespace meshtorch {
+
+void run(int world_size, const std::function<void(int rank)>& fn, const SpawnOptions& options) {
+  TORCH_CHECK_VALUE(world_size >= 0, "meshtorch: run got ", world_size,
+                    " ranks\n  do: give a number of 1 or more, or 0 for as many as there are");
+  const int launched = launched_world_size().value_or(1);
+  if (launched == 1) {
+    const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    return spawn(world_size == 0 ? cores : world_size, fn, options);
+  }
+  TORCH_CHECK_VALUE(world_size == 0 || world_size == launched, "meshtorch: run was asked for ", world_size,
+                    " ranks, and the launcher started ", launched,
+                    " processes\n  do: start as many, or pass 0 to take what the launcher gives");
+  init_process_group({.timeout = options.timeout});
+  try {
+    fn(get_rank());
+  } catch (...) {
+    destroy_process_group();
+    throw;
+  }
+  destroy_process_group();
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,37 @@
+// Tensors as memory: their runs of bytes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include "comm/runs.h"
+
+namespace meshtorch {
+
+using RunVector = c10::SmallVector<Runs, 4>;
+
+// All bytes of a contiguous tensor.
+inline Runs whole_of(const at::Tensor& t) {
+  return {static_cast<char*>(const_cast<void*>(t.const_data_ptr())), t.nbytes()};
+}
+
+inline RunVector wholes_of(at::TensorList tensors) {
+  RunVector runs;
+  for (const at::Tensor& t : tensors) runs.push_back(whole_of(t));
+  return runs;
+}
+
+// The indices [begin, begin + size) of one dim of a contiguous tensor.
+inline Runs part_along(const at::Tensor& t, std::int64_t dim, std::int64_t begin, std::int64_t size) {
+  const Runs all = whole_of(t);
+  if (all.run == 0 || size == 0) return {all.data, 0};
+  std::size_t outer = 1;
+  for (std::int64_t d = 0; d < dim; ++d) outer *= static_cast<std::size_t>(t.size(d));
+  const std::size_t stride = all.run / outer;
+  const std::size_t inner = stride / static_cast<std::size_t>(t.size(dim));
+  const std::size_t run = static_cast<std::size_t>(size) * inner;
+  if (run == stride) return all;
+  return {all.data + static_cast<std::size_t>(begin) * inner, run, outer, stride};
+}
+
+}  // namespace meshtorch

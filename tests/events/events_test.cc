@@ -1,0 +1,252 @@
+// The matrix of events: whatever a rank does in a collective, on every kind of ranks, each other rank gets an
+// error that names it. Nothing is silent, nobody aborts, nobody hangs.
+#include <gtest/gtest.h>
+#include <meshtorch/collectives.h>
+#include <meshtorch/launch.h>
+#include <meshtorch/process_group.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <latch>
+#include <regex>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "events.h"
+
+namespace fs = std::filesystem;
+namespace mt = meshtorch;
+
+namespace meshtorch::testing {
+namespace {
+
+constexpr std::chrono::milliseconds kTimeout(3000);
+
+// What each rank was told, and whether it could go on; of a rank that ended, how.
+struct Outcome {
+  std::string told;
+  bool went_on = false;
+  int status = 0;
+};
+using Outcomes = std::vector<Outcome>;
+
+std::string to_line(std::string text) {
+  for (char& c : text) {
+    if (c == '\n') c = '|';
+  }
+  return text;
+}
+
+fs::path file_of(const fs::path& place, int rank, int number) {
+  return place / (std::to_string(rank) + "_" + std::to_string(number));
+}
+
+void write_outcome(const fs::path& file, const std::string& told, bool went_on) {
+  std::ofstream(file) << (went_on ? "1" : "0") << to_line(told) << "\n";
+}
+
+Outcome read_outcome(const fs::path& file) {
+  std::ifstream in(file);
+  std::string line;
+  Outcome outcome;
+  if (!std::getline(in, line) || line.empty()) return outcome;
+  outcome.went_on = line[0] == '1';
+  outcome.told = line.substr(1);
+  return outcome;
+}
+
+// Ranks that are processes, each of which runs the program again.
+class Processes {
+ public:
+  Processes(const std::string& backend, const std::string& event) {
+    std::string name = (fs::temp_directory_path() / "meshtorch_events_XXXXXX").string();
+    place_ = mkdtemp(name.data());
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const std::string number = std::to_string(rank);
+      const pid_t process = fork();
+      if (process == 0) {
+        execl("/proc/self/exe", "event_tests", "--play", number.c_str(), backend.c_str(), place_.c_str(),
+              event.c_str(), nullptr);
+        _exit(127);
+      }
+      processes_.push_back(process);
+    }
+  }
+  // Ends what is left, which nothing but a stopped rank should be.
+  ~Processes() {
+    for (const pid_t process : processes_) {
+      if (process > 0) {
+        kill(process, SIGKILL);
+        waitpid(process, nullptr, 0);
+      }
+    }
+    fs::remove_all(place_);
+  }
+  Processes(const Processes&) = delete;
+  Processes& operator=(const Processes&) = delete;
+
+  // False if a rank has not ended by itself in a minute.
+  bool wait_for(int rank, int& status) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    pid_t& process = processes_[static_cast<std::size_t>(rank)];
+    while (std::chrono::steady_clock::now() < end) {
+      if (waitpid(process, &status, WNOHANG) == process) {
+        process = -1;
+        return true;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return false;
+  }
+  const fs::path& place() const { return place_; }
+
+ private:
+  fs::path place_;
+  std::vector<pid_t> processes_;
+};
+
+std::string in_test_name(const std::string& text) {
+  std::string name;
+  for (const char c : text) {
+    if (c != ' ') name += c;
+  }
+  return name;
+}
+
+// As the one that is gone ("rank 1 has died"), or in the list of where each rank is as one that is behind.
+::testing::AssertionResult names_the_guilty(const std::string& told) {
+  const std::regex name(
+      "rank 1 failed|rank 1 has|rank 1: has left|rank 1: is in [a-z_]+ #[0-9]+, behind the others");
+  if (std::regex_search(told, name)) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "told: " << told;
+}
+
+// One outcome for each event and rank.
+std::vector<Outcomes> play_disagreements_on_threads() {
+  std::vector<Outcomes> outcomes(disagreements().size(), Outcomes(kRanks));
+  mt::spawn(kRanks, [&](int rank) {
+    for (std::size_t i = 0; i < disagreements().size(); ++i) {
+      Outcome& outcome = outcomes[i][static_cast<std::size_t>(rank)];
+      outcome.told = to_line(play_disagreement(disagreements()[i], rank));
+      outcome.went_on = can_go_on();
+    }
+  });
+  return outcomes;
+}
+
+std::vector<Outcomes> play_disagreements_on_processes(const std::string& backend) {
+  Processes processes(backend, "disagreements");
+  std::vector<Outcomes> outcomes(disagreements().size(), Outcomes(kRanks));
+  for (int rank = 0; rank < kRanks; ++rank) {
+    int status = 0;
+    EXPECT_TRUE(processes.wait_for(rank, status)) << "rank " << rank << " hangs";
+    EXPECT_EQ(status, 0) << "rank " << rank;
+    for (std::size_t i = 0; i < outcomes.size(); ++i) {
+      outcomes[i][static_cast<std::size_t>(rank)] =
+          read_outcome(file_of(processes.place(), rank, static_cast<int>(i)));
+    }
+  }
+  return outcomes;
+}
+
+class Disagreements : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Disagreements, EveryRankGetsOneTableThatNamesTheGuiltyOneAndTheGroupGoesOn) {
+  const auto outcomes =
+      GetParam() == "threads" ? play_disagreements_on_threads() : play_disagreements_on_processes(GetParam());
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    SCOPED_TRACE(disagreements()[i]);
+    for (const Outcome& outcome : outcomes[i]) {
+      EXPECT_NE(outcome.told.find("rank 1"), std::string::npos) << outcome.told;
+      EXPECT_EQ(outcome.told, outcomes[i][0].told);
+      EXPECT_TRUE(outcome.went_on) << outcome.told;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Events, Disagreements, ::testing::Values("threads", "shm", "gloo"),
+                         [](const auto& instance) { return instance.param; });
+
+class Absences : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {};
+
+TEST_P(Absences, OfARankIsAnErrorThatNamesItOnEveryOther) {
+  const auto& [backend, event] = GetParam();
+  Processes processes(backend, event);
+  const auto begin = std::chrono::steady_clock::now();
+  for (const int rank : {0, 2}) {
+    int status = 0;
+    ASSERT_TRUE(processes.wait_for(rank, status)) << "rank " << rank << " hangs";
+    EXPECT_EQ(status, 0) << "rank " << rank << " did not end as it should";
+    const Outcome outcome = read_outcome(file_of(processes.place(), rank, 0));
+    EXPECT_TRUE(names_the_guilty(outcome.told));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(45));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Events, Absences, ::testing::Combine(::testing::Values("shm", "gloo"), ::testing::ValuesIn(absences())),
+    [](const auto& instance) {
+      return std::get<0>(instance.param) + "_" + in_test_name(std::get<1>(instance.param));
+    });
+
+TEST(AbsencesOfThreads, AreErrorsThatNameTheRankOnEveryOther) {
+  for (const std::string event : {"throws", "returns", "stalls"}) {
+    SCOPED_TRACE(event);
+    std::vector<std::string> told(kRanks);
+    std::latch innocents_know(kRanks - 1);
+    const auto run = [&](int rank) {
+      if (rank == kGuilty && event != "throws") {
+        mt::barrier();
+        if (event == "stalls") innocents_know.wait();
+        return;
+      }
+      told[static_cast<std::size_t>(rank)] = play_absence(event, rank);
+      innocents_know.count_down();
+    };
+    try {
+      mt::spawn(kRanks, run, {.timeout = std::chrono::milliseconds(300)});
+    } catch (const mt::RankError& error) {
+      EXPECT_EQ(error.rank(), kGuilty);
+    }
+    for (const int rank : {0, 2}) EXPECT_TRUE(names_the_guilty(told[static_cast<std::size_t>(rank)]));
+  }
+}
+
+// A process of `Processes`.
+int play(int rank, const std::string& backend, const fs::path& place, const std::string& event) {
+  mt::init_process_group({.backend = backend,
+                          .init_method = "file://" + (place / "store").string(),
+                          .rank = rank,
+                          .world_size = kRanks,
+                          .timeout = kTimeout});
+  if (event != "disagreements") {
+    const std::string told = play_absence(event, rank);
+    write_outcome(file_of(place, rank, 0), told, false);
+  } else {
+    for (std::size_t i = 0; i < disagreements().size(); ++i) {
+      const std::string told = play_disagreement(disagreements()[i], rank);
+      write_outcome(file_of(place, rank, static_cast<int>(i)), told, can_go_on());
+    }
+    mt::barrier();
+  }
+  if (mt::is_initialized()) mt::destroy_process_group();
+  return 0;
+}
+
+}  // namespace
+}  // namespace meshtorch::testing
+
+int main(int argc, char** argv) {
+  if (argc == 6 && std::strcmp(argv[1], "--play") == 0) {
+    return meshtorch::testing::play(std::atoi(argv[2]), argv[3], argv[4], argv[5]);
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
