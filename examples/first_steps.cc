@@ -67,7 +67,7 @@ void show_tensors(const mt::DeviceMesh& mesh) {
   const mt::DTensor x =
       mt::distribute_tensor(torch::arange(20.0).view({5, 4}), mesh, {mt::Shard(0), mt::Shard(1)});
   const torch::Tensor y = torch::relu(torch::mm(x, x.t()) - 100);
-  const torch::Tensor whole = mt::DTensor(y).full_tensor();
+  const torch::Tensor whole = mt::full_tensor(y);
   // [snippet]
   tell("A tensor of shape [5, 4] on " + mesh.to_string(),
        c10::str("holds ", x.to_local().sizes(), "; relu(x x' - 100) sums to ", y.sum().item<double>()));
@@ -104,8 +104,8 @@ void show_training(const mt::DeviceMesh& mesh) {
 }  // namespace
 
 int main() {
-  // Or mt::init_process_group() in a program that meshtorch-run or torchrun starts.
-  mt::spawn(4, [](int) {
+  // As threads of this process; as the processes of meshtorch-run or torchrun, if one of them starts it.
+  mt::run(4, [](int) {
     const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
     show_tensors(mesh);
     show_training(mesh);

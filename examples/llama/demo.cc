@@ -54,6 +54,7 @@ std::vector<llama::StepRecord> train_on_four(const DemoOptions& demo) {
   llama::TrainOptions options = training(demo);
   options.is_terminal = isatty(STDOUT_FILENO) == 1;
   options.svg = demo.out + "/loss.svg";
+  options.report = demo.out + "/report.html";
   options.log = demo.out + "/log.jsonl";
   options.export_to = demo.out + "/model";
   std::vector<llama::StepRecord> records;
@@ -128,9 +129,10 @@ void run(const DemoOptions& demo) {
   heading("What it writes, on 4 ranks, from \"" + std::string(kPrompt) + "\"");
   write_text(demo);
   std::cout << "\nIn " << demo.out
-            << ": the loss curve (loss.svg), every step's numbers (log.jsonl), the model (model/, in\n"
-            << "Hugging Face's format). Next: " << beside_this_program("meshtorch-llama")
-            << " generate --model " << demo.out << "/model --prompt \"The Queen \"\n";
+            << ": a page for your browser (report.html), the loss curve (loss.svg), every step's numbers\n"
+            << "(log.jsonl), the model (model/, in Hugging Face's format). Next: "
+            << beside_this_program("meshtorch-llama") << " generate --model " << demo.out
+            << "/model --prompt \"The Queen \"\n";
 }
 
 }  // namespace

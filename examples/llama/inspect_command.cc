@@ -1,11 +1,15 @@
 // meshtorch-llama inspect: prints what a model is on a mesh of any size, in seconds and without its weights.
+#include <meshtorch/decision_log.h>
 #include <meshtorch/implicit_replication.h>
+#include <meshtorch/memory.h>
 #include <meshtorch/process_group.h>
+#include <meshtorch/report.h>
 #include <torch/torch.h>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <filesystem>
 #include <iomanip>
 #include <iostream>
 
@@ -26,6 +30,7 @@ struct InspectOptions {
   std::int64_t batch = 1;
   std::int64_t sequence = 0;
   std::string dtype;
+  std::string html;
   bool no_sequence_parallel = false;
 };
 
@@ -95,6 +100,58 @@ void print_collectives(const std::vector<StepPhase>& phases) {
             << bytes << "\n";
 }
 
+// The name of the model's directory.
+std::string model_name(const std::string& model) {
+  std::filesystem::path path = std::filesystem::absolute(model);
+  if (path.filename() == "config.json" || !path.has_filename()) path = path.parent_path();
+  return path.filename().string();
+}
+
+// What one step on `ids_BS` costs, printed and, if wanted, as a page.
+void inspect_step(const InspectOptions& options, Llama model, const mt::DeviceMesh& mesh,
+                  const torch::Tensor& ids_BS) {
+  if (options.html.empty()) {
+    print_collectives(collectives_of_step(model, mesh, ids_BS));
+    return;
+  }
+  mt::CommDebugMode comm;
+  mt::DecisionLog decisions;
+  std::int64_t activations = 0;
+  std::vector<StepPhase> phases;
+  {
+    const mt::KeptMemory kept;
+    phases = collectives_of_step(model, mesh, ids_BS, [&] { activations = kept.bytes(); });
+  }
+  comm.stop();
+  decisions.stop();
+  print_collectives(phases);
+  const Config& config = model->config;
+  const mt::ParallelizePlan plan = plan_of(config, {.sequence_parallel = !options.no_sequence_parallel});
+  mt::report::Contents contents;
+  contents.title = model_name(options.model) + " on " + std::to_string(options.world_size) + " ranks";
+  contents.facts = {
+      {"layers", std::to_string(config.num_layers)},
+      {"width", std::to_string(config.hidden_size)},
+      {"heads", std::to_string(config.num_heads) + " (" + std::to_string(config.num_kv_heads) +
+                    " of keys and values)"},
+      {"vocabulary", std::to_string(config.vocab_size)},
+      {"step", std::to_string(ids_BS.size(0)) + " x " + std::to_string(ids_BS.size(1)) + " tokens"}};
+  contents.mesh = mesh;
+  contents.module = model.get();
+  contents.plan = &plan;
+  contents.comm = &comm;
+  contents.comm_of = "One training step, on shapes alone";
+  contents.decisions = &decisions;
+  contents.memory = mt::estimate_memory(*model, {.activations = activations});
+  contents.memory_note =
+      "Estimated: gradients and the two numbers of AdamW in the type of the parameters and as they lie; "
+      "activations are the tensors that the forward pass of rank " +
+      std::to_string(options.rank) + " keeps for backward, nothing recomputed.";
+  for (const StepPhase& phase : phases) contents.phases.push_back({phase.name, phase.counts});
+  mt::report::write(options.html, contents);
+  std::cout << "\nThe page is in " << options.html << "\n";
+}
+
 void run_inspect(const InspectOptions& options) {
   check(options);
   const Config config = Config::from_path(options.model);
@@ -121,7 +178,7 @@ void run_inspect(const InspectOptions& options) {
               << options.batch << " x " << sequence << " on each row of tp ranks\n";
     const torch::Tensor ids_BS =
         torch::empty({dp * options.batch, sequence}, torch::TensorOptions(torch::kLong).device(torch::kMeta));
-    print_collectives(collectives_of_step(model, mesh, ids_BS));
+    inspect_step(options, model, mesh, ids_BS);
   }
   mt::destroy_process_group();
 }
@@ -154,6 +211,7 @@ void add_inspect(CLI::App& app) {
   command->add_option("--dtype", options->dtype, "type of the weights (default: that of config.json)");
   command->add_flag("--no-sequence-parallel", options->no_sequence_parallel,
                     "keep activations whole between layers");
+  command->add_option("--html", options->html, "write all of it here, as a page for a browser");
   command->footer(
       "Nothing is allocated and nothing is sent: one rank of the fake backend runs the step on shapes "
       "alone.\n"

@@ -41,7 +41,8 @@ std::vector<ParameterLine> parameters_of(const LlamaImpl& model) {
 }
 
 std::vector<StepPhase> collectives_of_step(Llama model, const mt::DeviceMesh& mesh,
-                                           const torch::Tensor& ids_BS) {
+                                           const torch::Tensor& ids_BS,
+                                           const std::function<void()>& on_forward_done) {
   const mt::DTensor batch_BS = distribute_batch(ids_BS, mesh);
   const mt::loss_parallel split_by_vocabulary;
   mt::CommDebugMode comm;
@@ -55,6 +56,7 @@ std::vector<StepPhase> collectives_of_step(Llama model, const mt::DeviceMesh& me
   const torch::Tensor loss =
       torch::nn::functional::cross_entropy(logits_BSV.flatten(0, 1), batch_BS.flatten(0, 1));
   end_phase("loss");
+  if (on_forward_done) on_forward_done();
   loss.backward();
   end_phase("backward");
   mt::reduce_gradients(model->parameters());

@@ -3,6 +3,7 @@
 
 #include <meshtorch/debug.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ struct StepPhase {
 // Runs forward, loss, backward and the reduction of the gradients on this batch, which needs data only if the
 // model has.
 std::vector<StepPhase> collectives_of_step(Llama model, const meshtorch::DeviceMesh& mesh,
-                                           const torch::Tensor& ids_BS);
+                                           const torch::Tensor& ids_BS,
+                                           const std::function<void()>& on_forward_done = {});
 
 }  // namespace llama

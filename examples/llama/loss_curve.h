@@ -8,8 +8,8 @@
 
 namespace llama {
 
-// An SVG: every step's loss as a pale line, their running mean as a strong one. Steps whose loss is not
-// finite are left out.
+// An SVG: every step's loss as a pale line, the mean of those around each as a strong one. Steps whose loss
+// is not finite are left out.
 std::string loss_curve_svg(const std::vector<StepRecord>& records, const std::string& title);
 
 }  // namespace llama

@@ -7,9 +7,11 @@
 #include <fstream>
 #include <ostream>
 
+#include "interruption.h"
 #include "loading.h"
 #include "loss_curve.h"
 #include "progress.h"
+#include "run_report.h"
 #include "step_meter.h"
 #include "training_state.h"
 
@@ -101,6 +103,16 @@ bool is_due(const TrainOptions& options, std::int64_t done) {
               outcome.gradient_norm, ": the training cannot go on\n  ", rest);
 }
 
+// The error that ended the training matters more than one of the page's.
+void write_of_failed(const RunReport& page, const Llama& model, const std::vector<StepRecord>& records,
+                     std::ostream& out) {
+  try {
+    page.write(model, records);
+  } catch (const std::exception& error) {
+    out << "meshtorch-llama: the report of the failed run was not written: " << error.what() << std::endl;
+  }
+}
+
 }  // namespace
 
 Config small_config() {
@@ -119,9 +131,11 @@ Config small_config() {
 Training train(const TrainOptions& options, const mt::DeviceMesh& mesh, std::ostream& out) {
   const TokenWindows data(read_tokens(options.data), options.sequence_length, options.seed);
   mt::manual_seed(options.seed);
+  RunReport page(options, mesh);
   Llama model = starting_model(options, mesh);
   check_tokens(data, model->config, options.data);
   Trainer trainer(model, mesh, options.trainer);
+  trainer.on_forward_done = [&] { page.forward_is_done(); };
   TrainingState state(model, trainer.optimizer());
   const std::int64_t done = options.resume ? state.load(options.checkpoint) : 0;
   const std::int64_t end =
@@ -130,25 +144,38 @@ Training train(const TrainOptions& options, const mt::DeviceMesh& mesh, std::ost
   Report report(options, done, out);
   report.start(model, mesh, done);
   StepMeter meter(options.trace, options.trainer.batch_size * options.sequence_length);
-  for (std::int64_t step = done; step < end; ++step) {
-    meter.begin(step - done);
-    const StepOutcome outcome = trainer.step(step, data);
-    if (!outcome.is_finite) {
-      const std::string rescued = options.checkpoint.empty() ? "" : options.checkpoint + "-not-finite";
-      if (!rescued.empty()) state.save(rescued, step);
-      stop_not_finite(rescued, step, outcome);
+  const Interruption interruption(!options.report.empty() && mt::get_rank() == 0);
+  try {
+    for (std::int64_t step = done; step < end; ++step) {
+      page.begin_step(step - done, end - done);
+      meter.begin(step - done);
+      const StepOutcome outcome = trainer.step(step, data);
+      if (!outcome.is_finite) {
+        const std::string rescued = options.checkpoint.empty() ? "" : options.checkpoint + "-not-finite";
+        if (!rescued.empty()) state.save(rescued, step);
+        stop_not_finite(rescued, step, outcome);
+      }
+      StepRecord record{.step = step + 1,
+                        .loss = outcome.loss,
+                        .learning_rate = outcome.learning_rate,
+                        .gradient_norm = outcome.gradient_norm};
+      meter.end(record);
+      report.add(record);
+      page.end_step(model, trainer.optimizer());
+      if (mt::get_rank() == 0 && Interruption::was_asked_for()) {
+        page.write(model, report.records());
+        Interruption::end_process();
+      }
+      if (is_due(options, step + 1) && step + 1 < end) state.save_in_background(options.checkpoint, step + 1);
     }
-    StepRecord record{.step = step + 1,
-                      .loss = outcome.loss,
-                      .learning_rate = outcome.learning_rate,
-                      .gradient_norm = outcome.gradient_norm};
-    meter.end(record);
-    report.add(record);
-    if (is_due(options, step + 1) && step + 1 < end) state.save_in_background(options.checkpoint, step + 1);
+  } catch (...) {
+    write_of_failed(page, model, report.records(), out);
+    throw;
   }
   if (!options.checkpoint.empty()) state.save(options.checkpoint, end);
   meter.finish();
   report.finish(meter.comm_table());
+  page.write(model, report.records());
   if (!options.export_to.empty()) export_model(model, options.export_to);
   return {model, report.records()};
 }

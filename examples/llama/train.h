@@ -35,6 +35,8 @@ struct TrainOptions {
   std::string log = {};
   std::string svg = {};
   std::string trace = {};
+  std::string report =
+      {};  // a page for a browser; written at the end, and when the run is interrupted or fails
   bool comm_table = false;
   bool is_terminal = false;      // a bar that stays in its line, else
   std::int64_t print_every = 0;  // a line after so many steps; 0: about 20 lines in all

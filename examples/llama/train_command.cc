@@ -109,6 +109,10 @@ void add_output_options(CLI::App& command, TrainOptions& options) {
   command.add_option("--svg", options.svg, "draw the loss curve here");
   command.add_option("--trace", options.trace,
                      "write a trace of two steps on all ranks here, for ui.perfetto.dev or chrome://tracing");
+  command.add_option(
+      "--report", options.report,
+      "write a page for a browser here: mesh, modules, communication, time, loss, memory; also when "
+      "interrupted");
   command.add_flag("--comm-table", options.comm_table, "show what one step communicates, by module");
   command.add_option("--print-every", options.print_every,
                      "steps between lines where there is no terminal; default: about 20 lines in all");

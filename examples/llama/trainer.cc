@@ -113,6 +113,7 @@ torch::Tensor Trainer::backward(std::int64_t index, const TokenWindows& data) {
   torch::Tensor loss;
   for (std::int64_t part = 0; part < options_.accumulate; ++part) {
     const torch::Tensor part_of_loss = part_loss(index, part, data);
+    if (on_forward_done) on_forward_done();
     RECORD_USER_SCOPE("backward");
     part_of_loss.backward();
     loss = loss.defined() ? loss + part_of_loss.detach() : part_of_loss.detach();

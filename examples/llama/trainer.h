@@ -4,6 +4,8 @@
 #include <meshtorch/device_mesh.h>
 #include <torch/optim/adamw.h>
 
+#include <functional>
+
 #include "learning_rate.h"
 #include "model.h"
 #include "tokens.h"
@@ -38,6 +40,9 @@ class Trainer {
   StepOutcome step(std::int64_t index, const TokenWindows& data);
 
   torch::optim::AdamW& optimizer() { return optimizer_; }
+
+  // Called between the forward and the backward pass of each part of a step.
+  std::function<void()> on_forward_done;
 
  private:
   torch::Tensor part_loss(std::int64_t index, std::int64_t part, const TokenWindows& data);

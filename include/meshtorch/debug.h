@@ -60,7 +60,7 @@ class CommCounts {
   std::map<Collective, CommStatistics> statistics_;
 };
 
-// What one module communicated, hooks and the modules inside it included.
+// What one module, or all of a program, communicated, hooks and the modules inside it included.
 struct ModuleCommCounts {
   CommCounts forward;
   CommCounts backward;
@@ -84,6 +84,8 @@ class CommDebugMode {
 
   const CommCounts& get_comm_counts() const;
   std::int64_t get_total_counts() const { return get_comm_counts().total(); }
+  // The same, forward and backward apart.
+  const ModuleCommCounts& get_pass_counts() const;
 
   // The counts by module, as "Net", "Net.layers.0.attn", …: modules that can have hooks (see module_hooks.h),
   // below the outermost one that ran, whose class gives the first part.

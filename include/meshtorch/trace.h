@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace meshtorch {
 
@@ -27,6 +28,8 @@ class TraceMode {
   std::string json() const;
   // Stops, and writes the events of all ranks as one file. Every rank calls it; the first writes.
   void save(const std::string& file);
+  // Stops, and gives what each rank recorded, for the report page. Every rank calls it.
+  std::vector<std::string> gather();
 
  private:
   std::shared_ptr<TraceState> state_;

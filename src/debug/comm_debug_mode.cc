@@ -13,6 +13,7 @@ namespace meshtorch {
 
 struct CommDebugState {
   CommCounts counts;
+  ModuleCommCounts passes;
   std::map<std::string, ModuleCommCounts> modules;
 };
 
@@ -144,6 +145,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   const RunningModules running = running_modules();
   for (const auto& state : active().states) {
     add(state->counts);
+    add(running.is_backward ? state->passes.backward : state->passes.forward);
     for (const std::string& module : running.paths) {
       ModuleCommCounts& counts = state->modules[module];
       add(running.is_backward ? counts.backward : counts.forward);
@@ -178,7 +180,16 @@ std::string_view to_string(Collective collective) { return kNames.at(static_cast
 
 CommWait::~CommWait() {
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin_;
-  for (const auto& state : active().states) state->counts.spend(kind_, spent.count());
+  if (active().states.empty()) return;
+  // A wait counts where it happens, which may be another module than the one that began the collective.
+  const RunningModules running = running_modules();
+  for (const auto& state : active().states) {
+    state->counts.spend(kind_, spent.count());
+    for (const std::string& module : running.paths) {
+      ModuleCommCounts& counts = state->modules[module];
+      (running.is_backward ? counts.backward : counts.forward).at(kind_).seconds += spent.count();
+    }
+  }
 }
 
 std::int64_t CommCounts::operator[](Collective collective) const {
@@ -202,6 +213,7 @@ CommDebugMode::~CommDebugMode() { deactivate(state_); }
 
 void CommDebugMode::restart() {
   state_->counts.clear();
+  state_->passes = {};
   state_->modules.clear();
   activate(state_);
 }
@@ -209,6 +221,8 @@ void CommDebugMode::restart() {
 void CommDebugMode::stop() { deactivate(state_); }
 
 const CommCounts& CommDebugMode::get_comm_counts() const { return state_->counts; }
+
+const ModuleCommCounts& CommDebugMode::get_pass_counts() const { return state_->passes; }
 
 const std::map<std::string, ModuleCommCounts>& CommDebugMode::get_module_counts() const {
   return state_->modules;

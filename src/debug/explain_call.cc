@@ -5,6 +5,7 @@
 #include "meshtorch/device_mesh.h"
 #include "meshtorch/register_rule.h"
 #include "operator/call_arguments.h"
+#include "operator/decomposition.h"
 #include "operator/situation.h"
 #include "prove/prove.h"
 
@@ -101,9 +102,22 @@ std::string explain_call(std::string_view op, std::vector<c10::IValue> arguments
   const GivenCall call = given_call(op, std::move(arguments));
   std::string text = call.info.name + " on " + DeviceMesh(call.mesh->shared_from_this()).to_string() + "\n" +
                      operands_text(call);
-  if (call.info.is_composite)
-    return text + "composite: LibTorch decomposes it; explain the operators that it calls\n";
-  if (call.info.special != nullptr) text += "meshtorch runs it in its own way; where a rule is asked:\n";
+  switch (call.info.fate.kind) {
+    case Fate::Kind::composite:
+      return text + "composite: LibTorch decomposes it; explain the operators that it calls\n";
+    case Fate::Kind::refused:
+      return text + "refused: it" + call.info.fate.refusal + "\n";
+    case Fate::Kind::written:
+      return text + "written: explain " + rule_name(call.info.functional->operator_name()) +
+             ", whose results are copied\n";
+    case Fate::Kind::decomposition:
+      if (!call.info.fate.decomposition->traits.asks_rule)
+        return text + "meshtorch writes it out in other operators: explain those\n";
+      text += "meshtorch writes it out in other operators; where its own rule is asked:\n";
+      break;
+    default:
+      break;
+  }
   const RuleEntry* rule = call.info.rule;
   return text + (rule != nullptr ? explain_by_rule(call, *rule) : replicated("it has no rule"));
 }

@@ -27,7 +27,7 @@ struct Recorded {
 };
 
 struct Watch {
-  bool is_on = false;
+  int users = 0;
   std::vector<Frame> frames;
   std::vector<Recorded> recorded;  // inner modules before outer ones
 };
@@ -55,22 +55,37 @@ std::vector<std::string> paths_of(const std::vector<Frame>& frames) {
   return paths;
 }
 
+// In backward, the modules that ran when the node was recorded; null if none did.
+const std::vector<std::string>* modules_of_node(const torch::autograd::Node& node, const Watch& now) {
+  const std::uint64_t number = node.sequence_nr();
+  for (const Recorded& recorded : now.recorded) {
+    if (number >= recorded.first && number < recorded.last) return &recorded.paths;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 void watch_modules(bool is_on) {
-  watch() = Watch{};
-  watch().is_on = is_on;
+  const int users = watch().users + (is_on ? 1 : -1);
+  if (users == (is_on ? 1 : 0)) watch() = Watch{};
+  watch().users = users;
 }
 
 RunningModules running_modules() {
   const Watch& now = watch();
   const auto node = torch::autograd::get_current_node();
   if (node == nullptr) return {paths_of(now.frames), false};
-  const std::uint64_t number = node->sequence_nr();
-  for (const Recorded& recorded : now.recorded) {
-    if (number >= recorded.first && number < recorded.last) return {recorded.paths, true};
-  }
-  return {{}, true};
+  const auto* paths = modules_of_node(*node, now);
+  return {paths != nullptr ? *paths : std::vector<std::string>(), true};
+}
+
+std::string innermost_module() {
+  const Watch& now = watch();
+  const auto node = torch::autograd::get_current_node();
+  if (node == nullptr) return now.frames.empty() ? "" : now.frames.back().path;
+  const auto* paths = modules_of_node(*node, now);
+  return paths == nullptr || paths->empty() ? "" : paths->back();
 }
 
 void enter_module(std::string path) {
@@ -86,7 +101,7 @@ void leave_module() {
   now.frames.pop_back();
 }
 
-bool ModuleScope::is_wanted() { return watch().is_on; }
+bool ModuleScope::is_wanted() { return watch().users > 0; }
 
 ModuleScope::ModuleScope(torch::nn::Module& module) : entered_(is_wanted()) {
   if (!entered_) return;

@@ -14,13 +14,15 @@ struct RunningModules {
 // Of the operator that is running: in forward, the modules whose forward runs; in backward, those that ran
 // when the operator's node was recorded.
 RunningModules running_modules();
+// The innermost of them; empty if none runs.
+std::string innermost_module();
 
 // Marks that a module begins or ends to run. The names of its parts, from the outermost module on, are its
 // path; modules of another language than C++ say it themselves.
 void enter_module(std::string path);
 void leave_module();
 
-// Starts from nothing, or ends.
+// One more mode wants to know, or one less. The first starts from nothing.
 void watch_modules(bool watch);
 
 }  // namespace meshtorch

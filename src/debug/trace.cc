@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/RankLocal.hpp>
 
 #include <algorithm>
@@ -12,6 +13,8 @@
 #include <mutex>
 #include <thread>
 
+#include "debug/report/timeline.h"
+#include "debug/running_modules.h"
 #include "debug/trace_events.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/process_group.h"
@@ -67,16 +70,38 @@ std::string shapes_of(c10::ArrayRef<const c10::IValue> inputs) {
   return text;
 }
 
+// The name of the group that a collective is called on; empty for other operators.
+std::string group_of(const at::RecordFunction& fn) {
+  if (!std::string_view(fn.name()).starts_with("c10d::")) return {};
+  for (const c10::IValue& value : fn.inputs()) {
+    if (value.isCustomClass() &&
+        value.type() == c10::getCustomClassType<c10::intrusive_ptr<c10d::ProcessGroup>>())
+      return value.toCustomClass<c10d::ProcessGroup>()->getGroupName();
+  }
+  return {};
+}
+
 struct TracedCall : at::ObserverContext {
   std::string shapes;
+  std::string group;
   Clock::time_point begin;
 };
 
 std::unique_ptr<at::ObserverContext> start_event(const at::RecordFunction& fn) {
   auto context = std::make_unique<TracedCall>();
   context->shapes = shapes_of(fn.inputs());
+  context->group = group_of(fn);
   context->begin = Clock::now();
   return context;
+}
+
+TraceEvent::Kind kind_of(const at::RecordFunction& fn) {
+  const std::string_view name = fn.name();
+  if (is_communication(name))
+    return name.starts_with("c10d::") ? TraceEvent::Kind::collective : TraceEvent::Kind::wait;
+  if (fn.scope() == at::RecordScope::USER_SCOPE) return TraceEvent::Kind::scope;
+  return fn.scope() == at::RecordScope::BACKWARD_FUNCTION ? TraceEvent::Kind::backward
+                                                          : TraceEvent::Kind::call;
 }
 
 void end_event(const at::RecordFunction& fn, at::ObserverContext* context) {
@@ -85,7 +110,10 @@ void end_event(const at::RecordFunction& fn, at::ObserverContext* context) {
   if (call == nullptr) return;
   TraceEvent event;
   event.name = fn.name();
+  event.kind = kind_of(fn);
+  event.module = innermost_module();
   event.shapes = call->shapes;
+  event.group = call->group;
   event.begin = microseconds_since_1970(call->begin);
   event.duration = std::chrono::duration<double, std::micro>(end - call->begin).count();
   for (const auto& state : active_traces().states) state->add(event);
@@ -99,13 +127,16 @@ void activate(const std::shared_ptr<TraceState>& state) {
                                        .needsInputs(true)
                                        .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
                                                 at::RecordScope::USER_SCOPE}));
+    watch_modules(true);
   }
   traces.states.push_back(state);
 }
 
 void deactivate(const std::shared_ptr<TraceState>& state) {
   ActiveTraces& traces = active_traces();
-  if (std::erase(traces.states, state) > 0 && traces.states.empty()) at::removeCallback(traces.observer);
+  if (std::erase(traces.states, state) == 0 || !traces.states.empty()) return;
+  at::removeCallback(traces.observer);
+  watch_modules(false);
 }
 
 // All ranks' texts, on every rank.
@@ -140,6 +171,11 @@ std::size_t TraceMode::size() const {
 std::string TraceMode::json() const {
   const std::lock_guard lock(state_->mutex);
   return trace_file({trace_objects(state_->events, get_rank())});
+}
+
+std::vector<std::string> TraceMode::gather() {
+  stop();
+  return gather_texts(report::trace_text(state_->events, get_rank()));
 }
 
 void TraceMode::save(const std::string& file) {

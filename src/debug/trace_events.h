@@ -9,7 +9,11 @@
 namespace meshtorch {
 
 struct TraceEvent {
+  enum class Kind : std::uint8_t { scope, call, backward, collective, wait };
   std::string name;
+  Kind kind = Kind::call;
+  std::string module;  // that runs, the innermost; may be empty
+  std::string group;   // of a collective, by name
   std::string shapes;  // of the inputs; may be empty
   double begin = 0;    // in microseconds since 1970, so that the ranks of one machine fit together
   double duration = 0;

@@ -79,7 +79,7 @@ TEST(Sampling, ValuesWithoutMeaningAreErrors) {
 TEST(Prompts, IdsAndBytesAreRead) {
   EXPECT_EQ(llama::parse_ids("1,5,7"), (Ids{1, 5, 7}));
   EXPECT_EQ(llama::bytes_of("a\xff"), (Ids{97, 255}));
-  EXPECT_EQ(llama::text_of({97, 255, 256}), "a\xff");
+  EXPECT_EQ(llama::text_of({97, 255, 256}), "a\xff<256>");
   for (const char* wrong : {"1,x", "1,,2", "1 2", "99999999999999999999"}) {
     EXPECT_NE(error_of([&] { llama::parse_ids(wrong); }).find("is no token id"), std::string::npos) << wrong;
   }

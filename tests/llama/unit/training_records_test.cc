@@ -1,6 +1,7 @@
 // What a training tells of itself: learning rate, log, progress, loss curve.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <sstream>
@@ -124,6 +125,37 @@ TEST(LossCurve, DrawsEveryFiniteLoss) {
   // Steps 1, 2 and 4 from left to right, losses 4, 3 and 2 from top to bottom.
   EXPECT_NE(svg.find("points=\"64.0,59.8 274.7,178.0 696.0,296.2 \""), std::string::npos) << svg;
   EXPECT_EQ(svg.find("nan"), std::string::npos);
+}
+
+// The y of the points of one of the picture's lines.
+std::vector<double> heights(const std::string& svg, std::size_t number) {
+  std::size_t at = 0;
+  for (std::size_t i = 0; i <= number; ++i) at = svg.find("points=\"", at) + 8;
+  std::istringstream points(svg.substr(at, svg.find('"', at) - at));
+  std::vector<double> ys;
+  char comma = 0;
+  for (double x = 0, y = 0; points >> x >> comma >> y;) ys.push_back(y);
+  return ys;
+}
+
+TEST(LossCurve, TheSmoothedLineDoesNotLagWhereTheLossFallsFastest) {
+  std::vector<StepRecord> records;
+  for (int step = 1; step <= 1000; ++step) records.push_back(record(step, 1 + 4 * std::exp(-step / 20.0)));
+  const std::string svg = loss_curve_svg(records, "");
+  const std::vector<double> raw = heights(svg, 0), smoothed = heights(svg, 1);
+  ASSERT_EQ(raw.size(), 1000u);
+  ASSERT_EQ(smoothed.size(), 1000u);
+  // The picture is 260 high.
+  for (std::size_t i = 0; i < raw.size(); ++i) EXPECT_NEAR(smoothed[i], raw[i], 12) << "step " << i + 1;
+  EXPECT_EQ(smoothed[0], raw[0]);
+}
+
+TEST(LossCurve, TheSmoothedLineIsCalmerThanTheSteps) {
+  std::vector<StepRecord> records;
+  for (int step = 1; step <= 400; ++step) records.push_back(record(step, step % 2 == 0 ? 2 : 3));
+  const std::vector<double> smoothed = heights(loss_curve_svg(records, ""), 1);
+  const auto [low, high] = std::minmax_element(smoothed.begin() + 20, smoothed.end());
+  EXPECT_LT(*high - *low, 13) << "of 236 between the steps";
 }
 
 TEST(LossCurve, IsAPictureWithOneStepOrNone) {
