@@ -23,8 +23,10 @@ void bind_tensors(py::module_& m);
 void bind_factories(py::module_& m);
 void bind_collectives(py::module_& m);
 void bind_debug(py::module_& m);
+void bind_report(py::module_& m);
 void bind_local_map(py::module_& m);
 void bind_parallel(py::module_& m);
+void bind_sharding(py::module_& m);
 
 // Calls that may communicate run without the interpreter's lock.
 using WithoutGil = py::call_guard<py::gil_scoped_release>;

@@ -20,14 +20,15 @@ py::dict counts_to_python(const CommCounts& counts) {
   return result;
 }
 
+py::dict passes_to_python(const ModuleCommCounts& counts) {
+  return py::dict(py::arg("forward") = counts_to_python(counts.forward),
+                  py::arg("backward") = counts_to_python(counts.backward));
+}
+
 py::dict counts_by_module(const CommDebugMode& mode) {
   py::dict result;
-  for (const auto& [path, counts] : mode.get_module_counts()) {
-    py::dict phases;
-    phases["forward"] = counts_to_python(counts.forward);
-    phases["backward"] = counts_to_python(counts.backward);
-    result[py::str(path)] = phases;
-  }
+  for (const auto& [path, counts] : mode.get_module_counts())
+    result[py::str(path)] = passes_to_python(counts);
   return result;
 }
 
@@ -67,6 +68,7 @@ void bind_debug(py::module_& m) {
       .def("restart", &CommDebugMode::restart)
       .def("stop", &CommDebugMode::stop)
       .def("counts", [](const CommDebugMode& mode) { return counts_to_python(mode.get_comm_counts()); })
+      .def("pass_counts", [](const CommDebugMode& mode) { return passes_to_python(mode.get_pass_counts()); })
       .def("module_counts", &counts_by_module)
       .def("total", &CommDebugMode::get_total_counts)
       .def("table", &CommDebugMode::table)

@@ -71,13 +71,29 @@ DeviceMesh slice(const DeviceMesh& mesh, const std::variant<std::string, DeviceM
     if (const auto* name = std::get_if<std::string>(&names)) return with_groups(mesh[*name]);
     return with_groups(mesh[std::get<DeviceMesh::Names>(names)]);
   } catch (const c10::ValueError& error) {
-    throw py::key_error(error.what_without_backtrace());
+    throw py::key_error(
+        c10::str("Invalid mesh_dim_names (Mesh dim indices should be in ascending order, and the names those "
+                 "of axes): ",
+                 error.what_without_backtrace()));
   }
 }
 
-py::object names_or_none(const DeviceMesh& mesh) {
-  if (mesh.names().empty()) return py::none();
-  return py::tuple(py::cast(mesh.names()));
+DeviceMesh flatten(const DeviceMesh& mesh, const std::optional<std::string>& name) {
+  TORCH_CHECK(!mesh.names().empty(),
+              "meshtorch: Cannot flatten a DeviceMesh without mesh_dim_names!\n  mesh: ", mesh.to_string(),
+              "\n  do: name the axes when the mesh is made");
+  return with_groups(mesh.flatten(name.value_or(std::string())));
+}
+
+DeviceMesh unflatten(const DeviceMesh& mesh, const Axis& axis, const std::vector<std::int64_t>& sizes,
+                     const DeviceMesh::Names& names) {
+  TORCH_CHECK(sizes.size() == names.size(),
+              "meshtorch: mesh_dim_names must have same length as mesh_sizes in _unflatten!\n  mesh_sizes: ",
+              c10::IntArrayRef(sizes), "\n  mesh_dim_names: ", c10::ArrayRef<std::string>(names));
+  if (const auto* number = std::get_if<std::int64_t>(&axis)) {
+    return with_groups(mesh.unflatten(*number, sizes, names));
+  }
+  return with_groups(mesh.unflatten(std::get<std::string>(axis), sizes, names));
 }
 
 std::int64_t only_axis(const DeviceMesh& mesh, const std::optional<Axis>& axis) {
@@ -86,6 +102,21 @@ std::int64_t only_axis(const DeviceMesh& mesh, const std::optional<Axis>& axis) 
               "device_mesh.ndim > 1\n  mesh: ",
               mesh.to_string());
   return axis ? axis_number(mesh, *axis) : 0;
+}
+
+// The group along an axis, or along one that was flattened.
+Group group_along(const DeviceMesh& mesh, const std::optional<Axis>& axis) {
+  const auto* name = axis ? std::get_if<std::string>(&*axis) : nullptr;
+  const bool is_flattened = name != nullptr && std::ranges::find(mesh.names(), *name) == mesh.names().end();
+  const DeviceMesh part = is_flattened ? slice(mesh, *name) : mesh;
+  const std::int64_t number = is_flattened ? 0 : only_axis(mesh, axis);
+  const py::gil_scoped_release no_lock;
+  return part.get_group(number);
+}
+
+py::object names_or_none(const DeviceMesh& mesh) {
+  if (mesh.names().empty()) return py::none();
+  return py::tuple(py::cast(mesh.names()));
 }
 
 py::tuple mesh_rebuilt_by(const py::object& self) {
@@ -155,12 +186,7 @@ void bind_meshes(py::module_& m) {
       .def(
           "get_group",
           [](const DeviceMesh& mesh, const std::optional<Axis>& axis) {
-            const std::int64_t number = only_axis(mesh, axis);
-            const auto group = [&] {
-              const py::gil_scoped_release no_lock;
-              return mesh.get_group(number);
-            };
-            return to_python(group());
+            return to_python(group_along(mesh, axis));
           },
           no_axis)
       .def("get_all_groups",
@@ -174,18 +200,26 @@ void bind_meshes(py::module_& m) {
              return groups;
            })
       .def("__getitem__", &slice)
-      .def(
-          "_flatten",
-          [](const DeviceMesh& mesh, const std::optional<std::string>& name) {
-            return with_groups(mesh.flatten(name.value_or(std::string())));
-          },
-          py::arg("mesh_dim_name") = py::none())
+      .def("_flatten", &flatten, py::arg("mesh_dim_name") = py::none())
+      .def("_unflatten", &unflatten, py::arg("dim"), py::arg("mesh_sizes"), py::arg("mesh_dim_names"))
+      .def_static(
+          "_concatenate",
+          [](const std::vector<DeviceMesh>& meshes) { return with_groups(DeviceMesh::concatenate(meshes)); },
+          py::arg("device_mesh_list"))
       .def("__enter__",
            [](const DeviceMesh& mesh) {
              open_meshes().push_back(mesh);
              return mesh;
            })
-      .def("__exit__", [](const DeviceMesh&, const py::args&) { open_meshes().pop_back(); })
+      .def("__exit__",
+           [](const DeviceMesh& mesh, const py::args&) {
+             TORCH_CHECK(
+                 !open_meshes().empty() && open_meshes().back() == mesh,
+                 "meshtorch: a mesh is left that is not the one entered last\n  left: ", mesh.to_string(),
+                 "\n  entered last: ", open_meshes().empty() ? "none" : open_meshes().back().to_string(),
+                 "\n  do: open it by `with`");
+             open_meshes().pop_back();
+           })
       .def(
           "__eq__", [](const DeviceMesh& a, const DeviceMesh& b) { return a == b; }, py::is_operator())
       .def("__hash__", &DeviceMesh::hash)

@@ -20,7 +20,7 @@ at::Tensor from_local(at::Tensor local, const OptionalMesh& given, const Optiona
                       bool run_check, const std::optional<Numbers>& shape,
                       const std::optional<Numbers>& stride, const OptionalPlacements& grad_placements) {
   TORCH_CHECK(!is_dtensor(local),
-              "meshtorch: the local_tensor argument only accepts plain tensors, but this "
+              "meshtorch: the local_tensor argument only accepts torch.Tensor, but this "
               "one is distributed\n  do: use redistribute");
   const DeviceMesh mesh = mesh_or_current(given);
   if (local.device().type() != mesh.device_type() && !local.is_meta()) local = local.to(mesh.device_type());
@@ -60,7 +60,11 @@ void bind_scope(py::module_& m, const char* name, const char* doc) {
   py::class_<Holder>(m, name, doc)
       .def(py::init<>())
       .def("__enter__", [](Holder& holder) { holder.open.push_back(std::make_unique<Scope>()); })
-      .def("__exit__", [](Holder& holder, const py::args&) { holder.open.pop_back(); });
+      .def("__exit__", [name](Holder& holder, const py::args&) {
+        TORCH_CHECK(!holder.open.empty(), "meshtorch: ", name,
+                    " is left, and was not entered\n  do: open it by `with`");
+        holder.open.pop_back();
+      });
 }
 
 void bind_spec(py::module_& m) {
@@ -118,6 +122,19 @@ void bind_tensors(py::module_& m) {
   m.def(
       "stored_tensor", [](const at::Tensor& self) { return distributed(self, "stored_tensor").local; },
       "What this rank holds: its shard, or a stand-in on a rank outside the mesh.");
+  m.def(
+      "held_ranges",
+      [](const at::Tensor& self) {
+        const DTensorMeta& meta = *meta_of(DTensor(self));
+        std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> dims;
+        for (const auto& runs : held_in_each_dim(self.sizes().vec(), meta.layout->placements,
+                                                 meta.mesh->shape(), coordinate_in(*meta.mesh))) {
+          auto& pairs = dims.emplace_back();
+          for (const Range& run : runs) pairs.emplace_back(run.begin, run.size);
+        }
+        return dims;
+      },
+      "For each dim the (begin, size) of the runs of global indices that this rank holds.");
   m.def(
       "explain_redistribute",
       [](const at::Tensor& tensor, const Placements& placements) {

@@ -5,7 +5,11 @@
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <numeric>
+
 #include "bindings/bindings.h"
+#include "comm/backend.h"
+#include "comm/host_meeting.h"
 #include "comm/rank_context.h"
 #include "comm/rank_generator.h"
 #include "comm/timeout.h"
@@ -80,6 +84,19 @@ DeviceMesh mesh_of_group(const py::object& group, const std::vector<std::int64_t
                                 c10::Device(device_type).type(), names.value_or(DeviceMesh::Names()));
 }
 
+// What torch.distributed calls for the backend "shm". Its members number the group's ranks.
+c10::intrusive_ptr<c10d::Backend> make_shm_for_torch(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                     int size, double timeout) {
+  const py::gil_scoped_release no_lock;
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  TORCH_CHECK_VALUE(
+      ranks_share_host(store, rank, size),
+      "meshtorch: backend shm needs all ranks on one host, as one user in one container, and they are "
+      "not\n  do: use gloo");
+  return make_shm_backend(*store, ranks, rank, size, timeout_of(timeout, "init_process_group"));
+}
+
 std::string describe_group(const Group& group) {
   return c10::str("Group(rank=", group.rank(), ", ranks=", c10::IntArrayRef(group.ranks()), ")");
 }
@@ -151,6 +168,8 @@ void bind_worlds(py::module_& m) {
     const py::gil_scoped_release no_lock;
     set_process_rank(nullptr);
   });
+  m.def("make_shm_backend", &make_shm_for_torch, py::arg("store"), py::arg("rank"), py::arg("size"),
+        py::arg("timeout"));
   m.def("is_world_of_torch", &is_world_of_torch);
   m.def("mesh_of_group", &mesh_of_group, py::arg("group"), py::arg("ranks"), py::arg("device_type"),
         py::arg("mesh_dim_names") = py::none());

@@ -1,6 +1,7 @@
 """Distributed tensors of the C++ library meshtorch, under the names of torch.distributed.tensor."""
 
 import torch  # before _C, which needs its libraries
+import torch._dynamo  # torch's shape functions in Python import it at their first call, which is no time for 800 modules
 
 from . import _C, _dtensor, device_mesh, placement_types
 from ._C import (

@@ -8,27 +8,62 @@ from types import MethodType
 
 import torch
 
-from . import _C
+from . import _C, _checkpoint
 
 
-class _OfDistributed:
-    """An attribute that only distributed tensors have: a method, or a value if `is_value`."""
+def _is_absent(tensor, name):
+    return AttributeError(f"'{type(tensor).__name__}' object has no attribute '{name}'")
 
-    def __init__(self, name, function, is_value=False):
-        self._name, self._function, self._is_value = name, function, is_value
+
+class _Method:
+    """A method that only distributed tensors have."""
+
+    def __init__(self, name, function):
+        self._name, self._function = name, function
 
     def __get__(self, tensor, owner=None):
         if tensor is None:
-            return self if self._is_value else self._function
+            return self._function
         if not _C.is_dtensor(tensor):
-            raise AttributeError(f"'{type(tensor).__name__}' object has no attribute '{self._name}'")
-        return self._function(tensor) if self._is_value else MethodType(self._function, tensor)
+            raise _is_absent(tensor, self._name)
+        return MethodType(self._function, tensor)
+
+
+class _Value:
+    """A value that only distributed tensors have; on others the name is as free as if it were not there."""
+
+    def __init__(self, name, function):
+        self._name, self._function = name, function
+
+    def __get__(self, tensor, owner=None):
+        if tensor is None:
+            return self
+        if _C.is_dtensor(tensor):
+            return self._function(tensor)
+        if self._name in tensor.__dict__:
+            return tensor.__dict__[self._name]
+        raise _is_absent(tensor, self._name)
+
+    def __set__(self, tensor, value):
+        if _C.is_dtensor(tensor):
+            raise AttributeError(
+                f"meshtorch: {self._name} of a distributed tensor cannot be set\n  do: use redistribute()"
+            )
+        tensor.__dict__[self._name] = value
+
+    def __delete__(self, tensor):
+        if _C.is_dtensor(tensor) or self._name not in tensor.__dict__:
+            raise _is_absent(tensor, self._name)
+        del tensor.__dict__[self._name]
 
 
 _METHODS = {
     "to_local": _C.to_local,
     "full_tensor": _C.full_tensor,
     "redistribute": _C.redistribute,
+    "__create_write_items__": _checkpoint.create_write_items,
+    "__create_chunk_list__": _checkpoint.create_chunk_list,
+    "__get_tensor_shard__": _checkpoint.get_tensor_shard,
 }
 _VALUES = {
     "placements": _C.placements,
@@ -115,13 +150,23 @@ def _replace_for_distributed(name, function):
     setattr(torch.Tensor, name, method)
 
 
+def _new_tensor(tensor, data, *, dtype=None, device=None, requires_grad=False):
+    """A plain tensor of this one's type, as of PyTorch's DTensor."""
+    value = torch.as_tensor(data, dtype=dtype or tensor.dtype, device=device or tensor.device)
+    return value.detach().clone().requires_grad_(requires_grad)
+
+
 def install():
     """Gives torch.Tensor the attributes of distributed tensors, and its own methods that read data the means to."""
     for name, function in _METHODS.items():
-        setattr(torch.Tensor, name, _OfDistributed(name, function))
+        setattr(torch.Tensor, name, _Method(name, function))
     for name, function in _VALUES.items():
-        setattr(torch.Tensor, name, _OfDistributed(name, function, is_value=True))
+        setattr(torch.Tensor, name, _Value(name, function))
     torch.Tensor.wait = _wait  # of every tensor: a collective's result may be there already
     _replace_for_distributed("__repr__", lambda self, **_: _described(self))
     _replace_for_distributed("__deepcopy__", _copied)
     _replace_for_distributed("__reduce_ex__", _reduced)
+    # The global values, as those of item(); torch.Tensor's own look into memory.
+    _replace_for_distributed("tolist", lambda self: self.detach().full_tensor().tolist())
+    _replace_for_distributed("numpy", lambda self, **options: self.full_tensor().numpy(**options))
+    _replace_for_distributed("new_tensor", _new_tensor)

@@ -4,6 +4,7 @@ import atexit
 import os
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from . import _C
 
@@ -11,6 +12,15 @@ from . import _C
 _adopted = None
 # Groups of the user's, by their ranks.
 _offered = {}
+
+
+def _make_shm(store, rank, size, timeout):
+    return _C.make_shm_backend(store, rank, size, timeout.total_seconds())
+
+
+# torch.distributed.init_process_group("shm") after `import meshtorch`.
+if dist.is_available() and "shm" not in dist.Backend.backend_list:
+    dist.Backend.register_backend("shm", _make_shm, devices=["cpu"])
 
 
 def _is_torch_initialized():
@@ -41,21 +51,43 @@ def offer_group(group):
     _offered[tuple(dist.get_process_group_ranks(group))] = group
 
 
+def _group_named(name):
+    return next((group for group, given in c10d._world.pg_names.items() if given == name), None)
+
+
+def _new_group(ranks):
+    """Only the members come here, and nobody else may have to take part.
+
+    So the name, under which members find each other, follows from the ranks alone: torch.distributed.new_group counts
+    the groups that a rank has joined, and ranks with another past would wait for each other for ever.
+    """
+    name = "meshtorch:" + ",".join(map(str, ranks))
+    group = _group_named(name)  # of an earlier stay in this world
+    if group is not None:
+        return group
+    backend, store = c10d._world.pg_map[dist.group.WORLD]
+    group, _ = c10d._new_process_group_helper(
+        len(ranks),
+        ranks.index(dist.get_rank()),
+        ranks,
+        backend,
+        store,
+        c10d.GroupName(name),
+        timeout=c10d._get_default_timeout(backend),
+        group_desc="meshtorch",
+    )
+    c10d._world.pg_group_ranks[group] = {rank: number for number, rank in enumerate(ranks)}
+    return group
+
+
 def make_group(ranks):
-    """The group of these ranks in torch.distributed. Called by the library on every member."""
+    """The group of these ranks, in this order, in torch.distributed. Called by the library on every member."""
     ranks = list(ranks)
     if tuple(ranks) in _offered:
         return _offered[tuple(ranks)]
     if ranks == list(range(dist.get_world_size())):
         return dist.group.WORLD
-    if ranks != sorted(ranks):
-        raise ValueError(
-            f"meshtorch: the ranks {ranks} along an axis of a mesh are not in ascending order, and torch.distributed "
-            "sorts the ranks of a group\n  do: give the ranks in ascending order, or let meshtorch make the world: "
-            "do not call torch.distributed.init_process_group"
-        )
-    # Only the members come here: nobody else may have to take part.
-    return dist.new_group(ranks, use_local_synchronization=True)
+    return _new_group(ranks)
 
 
 def leave():

@@ -6,9 +6,23 @@ import torch
 import torch.distributed._functional_collectives  # makes torch.ops.c10d_functional, by which counts are asked for
 
 from . import _C
-from ._C import decision_cache_statistics, explain_redistribute
+from ._C import KeptMemory, decision_cache_statistics, explain_redistribute
+from ._report import DecisionLog, TraceMode, estimate_memory, gather_memory, memory_of, write_report
 
-__all__ = ["CommDebugMode", "decision_cache_statistics", "explain_redistribute", "sharding_table", "visualize_sharding"]
+__all__ = [
+    "CommDebugMode",
+    "DecisionLog",
+    "KeptMemory",
+    "TraceMode",
+    "decision_cache_statistics",
+    "estimate_memory",
+    "explain_redistribute",
+    "gather_memory",
+    "memory_of",
+    "sharding_table",
+    "visualize_sharding",
+    "write_report",
+]
 
 # The collectives by the names that torch's other namespaces give them.
 _C10D_NAMES = {
@@ -40,7 +54,17 @@ class CommCounts(dict):
     """Counts by name; an operator of torch.ops.c10d_functional or torch.ops.c10d finds its own, others are 0."""
 
     def __missing__(self, collective):
-        return self.get(_name_of(collective), 0)
+        return self.get(collective, 0)
+
+    def __contains__(self, collective):
+        return super().__contains__(_name_of(collective))
+
+    def get(self, collective, default=None):
+        return super().get(_name_of(collective), default)
+
+
+def _by_pass(counts):
+    return {name: CommCounts(of_pass) for name, of_pass in counts.items()}
 
 
 class _ModuleWatch:
@@ -51,15 +75,20 @@ class _ModuleWatch:
         self._users = 0
         self._plain_call = None
         self._names = threading.local()
+        self._modes = threading.local()
 
-    def begin(self):
+    def begin(self, mode=None):
+        """With a mode, each module that runs is noted in it."""
+        if mode is not None:
+            self._modes.active = [*getattr(self._modes, "active", []), mode]
         with self._lock:
             self._users += 1
             if self._users == 1:
                 self._plain_call = torch.nn.Module.__call__
                 torch.nn.Module.__call__ = self._wrapped(self._plain_call)
 
-    def end(self):
+    def end(self, mode=None):
+        self._modes.active = [one for one in getattr(self._modes, "active", []) if one is not mode]
         with self._lock:
             self._users -= 1
             if self._users == 0:
@@ -79,6 +108,8 @@ class _ModuleWatch:
         def call(module, *args, **kwargs):
             outer = getattr(self._names, "of", None)
             names = self._names.of = self._path_of(module)
+            for mode in getattr(self._modes, "active", []):
+                mode._note(names[module], module)
             _C.enter_module(names[module])
             try:
                 return plain_call(module, *args, **kwargs)
@@ -97,28 +128,51 @@ class CommDebugMode:
 
     def __init__(self):
         self._mode = _C.CommDebugMode()
+        self._parameters, self._sharding = {}, {}
 
     def __enter__(self):
         self._mode.restart()
-        _watch.begin()
+        self._parameters, self._sharding = {}, {}
+        _watch.begin(self)
         return self
 
     def __exit__(self, *error):
-        _watch.end()
+        _watch.end(self)
         self._mode.stop()
+
+    def _note(self, path, module):
+        """Called when a module runs."""
+        for name, parameter in module.named_parameters(recurse=False):
+            self._parameters.setdefault(path, {})[name] = parameter.data
+            if _C.is_dtensor(parameter):
+                self._sharding[f"{path}.{name}"] = parameter.placements
 
     def get_comm_counts(self):
         return CommCounts(self._mode.counts())
+
+    @property
+    def comm_counts(self):
+        return self.get_comm_counts()
+
+    @property
+    def comm_module_counts(self):
+        """get_module_counts(), and under "Global" what all communicated."""
+        return {"Global": _by_pass(self._mode.pass_counts()), **self.get_module_counts()}
+
+    def get_parameter_info(self):
+        """{"Net.up": {"weight": its data, …}, …} of the modules that ran."""
+        return self._parameters
+
+    def get_sharding_info(self):
+        """{"Net.up.weight": its placements, …} of the distributed parameters of modules that ran."""
+        return self._sharding
 
     def get_total_counts(self):
         return self._mode.total()
 
     def get_module_counts(self):
         """{"Net.up": {"forward": counts, "backward": counts}, …}"""
-        return {
-            path: {phase: CommCounts(counts) for phase, counts in phases.items()}
-            for path, phases in self._mode.module_counts().items()
-        }
+        return {path: _by_pass(counts) for path, counts in self._mode.module_counts().items()}
 
     def table(self):
         return self._mode.table()

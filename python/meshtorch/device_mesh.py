@@ -22,7 +22,10 @@ def _from_group(group, device_type, mesh=None, *, mesh_dim_names=None):
     if isinstance(group, dist.ProcessGroup):
         ranks = dist.get_process_group_ranks(group)
         if mesh is not None and torch.as_tensor(mesh).tolist() != ranks:
-            raise ValueError(f"meshtorch: mesh {mesh} does not have the ranks of the group, {ranks}")
+            raise ValueError(
+                f"meshtorch: Invalid mesh {torch.as_tensor(mesh).tolist()} for ProcessGroup with ranks {ranks}"
+                "\n  do: leave mesh out, or list these ranks"
+            )
         _world.ensure()
         return _C.mesh_of_group(group, ranks, device_type, mesh_dim_names)
     groups = list(group)
@@ -31,7 +34,10 @@ def _from_group(group, device_type, mesh=None, *, mesh_dim_names=None):
             f"meshtorch: from_group of {len(groups)} groups needs at least one of them, mesh and mesh_dim_names"
         )
     if torch.as_tensor(mesh).ndim != len(groups):
-        raise ValueError(f"meshtorch: mesh {mesh} has not one axis for each of {len(groups)} groups")
+        raise ValueError(
+            "meshtorch: Expects mesh with ndim equal to number of ProcessGroups but got mesh "
+            f"{torch.as_tensor(mesh).tolist()} and {len(groups)} ProcessGroups\n  do: give one axis for each group"
+        )
     for one in groups:
         _world.offer_group(one)
     return DeviceMesh(device_type, mesh, mesh_dim_names=mesh_dim_names)

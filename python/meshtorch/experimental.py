@@ -1,4 +1,4 @@
-"""local_map and implicit_replication, under the names of torch.distributed.tensor.experimental."""
+"""local_map, implicit_replication and register_sharding, under the names of torch.distributed.tensor.experimental."""
 
 from functools import partial, wraps
 
@@ -8,7 +8,7 @@ from torch.utils import _pytree as pytree
 from . import _C
 from ._C import implicit_replication
 
-__all__ = ["implicit_replication", "local_map"]
+__all__ = ["implicit_replication", "local_map", "register_sharding"]
 
 
 def _each(placements):
@@ -68,3 +68,24 @@ def local_map(
         return pytree.tree_unflatten(_replaced(outputs, call.output, call.other_output), structure)
 
     return mapped
+
+
+def _name_of(op):
+    """As rules have it: without "aten::", the overload after a dot."""
+    return op.name().removeprefix("aten::")
+
+
+def register_sharding(op):
+    """A decorator of a function that lists how `op`, an operator of torch.ops or several, may run on one mesh axis.
+
+    It takes the operator's arguments, tensors as DTensorSpecs, and returns [(placements of results, placements of
+    arguments), …], None where an argument is no tensor. What is not listed does not happen, except that all are whole.
+    """
+    ops = op if isinstance(op, (list, tuple)) else [op]
+
+    def register(function):
+        for one in ops:
+            _C.register_sharding(_name_of(one), function)
+        return function
+
+    return register

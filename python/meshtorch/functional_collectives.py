@@ -20,3 +20,50 @@ from ._C import (
     reduce_scatter_tensor_coalesced,
     wait_tensor,
 )
+
+# The names that torch 2.13 has beside the older ones.
+all_gather_single, all_gather_single_autograd = all_gather_tensor, all_gather_tensor_autograd
+all_gather_single_coalesced = all_gather_into_tensor_coalesced
+reduce_scatter_single, reduce_scatter_single_autograd = reduce_scatter_tensor, reduce_scatter_tensor_autograd
+reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+
+def _waits(async_op):
+    if async_op:
+        raise AssertionError(
+            "meshtorch: an in-place collective of this module cannot be under way\n  do: leave async_op out, or use "
+            "the collective without _inplace, whose result waits by itself"
+        )
+
+
+def all_gather_tensor_inplace(output_tensor, input_tensor, group=None, async_op=False, tag="", gather_dim=0):
+    _waits(async_op)
+    return output_tensor.copy_(all_gather_tensor(input_tensor, gather_dim, group, tag))
+
+
+def all_gather_inplace(tensor_list, tensor, group=None, async_op=False, tag=""):
+    """Into one tensor for each rank, all of one shape."""
+    _waits(async_op)
+    if any(part.shape != tensor.shape for part in tensor_list):
+        raise AssertionError("meshtorch: all_gather_inplace gathers tensors of one shape\n  do: use all_gather_tensor")
+    gathered = all_gather_tensor(tensor.reshape(1, -1), 0, group, tag)
+    for part, row in zip(tensor_list, gathered):
+        part.copy_(row.view(tensor.shape))
+    return tensor_list
+
+
+def reduce_scatter_tensor_inplace(output, input, op="sum", group=None, async_op=False, scatter_dim=0, tag=""):
+    _waits(async_op)
+    return output.copy_(reduce_scatter_tensor(input, op, scatter_dim, group, tag))
+
+
+def all_reduce_inplace(tensor, op="sum", group=None, async_op=False, tag=""):
+    _waits(async_op)
+    return tensor.copy_(all_reduce(tensor, op, group, tag))
+
+
+def all_to_all_inplace(
+    output, input, output_split_sizes=None, input_split_sizes=None, group=None, async_op=False, tag=""
+):
+    _waits(async_op)
+    return output.copy_(all_to_all_single(input, output_split_sizes, input_split_sizes, group, tag))

@@ -15,7 +15,7 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["meshtorch", "torch.distributed.tensor"])
 
 
-def _serve(rank, size, folder, pipe):
+def _serve(rank, size, folder, backend, pipe):
     """What a process does: joins the group, then runs what comes through the pipe."""
     log = open(os.path.join(folder, f"stack_{rank}"), "w")
     faulthandler.register(signal.SIGUSR1, file=log, all_threads=True)
@@ -24,7 +24,9 @@ def _serve(rank, size, folder, pipe):
 
     torch.set_num_threads(1)
     store = dist.FileStore(os.path.join(folder, "store"), size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    import meshtorch  # noqa: F401  registers the backend shm
+
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     while (task := pipe.recv()) is not None:
         function, arguments = task
         try:
@@ -35,15 +37,15 @@ def _serve(rank, size, folder, pipe):
 
 
 class Processes:
-    """The ranks of one gloo group. After a failure they are gone: a test that failed leaves no state behind."""
+    """The ranks of one group of torch.distributed. After a failure they are gone: a test that failed leaves no state behind."""
 
-    def __init__(self, size):
+    def __init__(self, size, backend="gloo"):
         self.size = size
         self._folder = tempfile.TemporaryDirectory(prefix="meshtorch_ranks_")
         self._pipes, self._processes = [], []
         for rank in range(size):
             here, there = _context.Pipe()
-            process = _context.Process(target=_serve, args=(rank, size, self._folder.name, there), daemon=True)
+            process = _context.Process(target=_serve, args=(rank, size, self._folder.name, backend, there), daemon=True)
             process.start()
             there.close()
             self._pipes.append(here)

@@ -4,7 +4,7 @@ import meshtorch.functional_collectives as funcol
 import pytest
 import torch
 import torch.distributed as dist
-from meshtorch import DeviceMesh
+from meshtorch import DeviceMesh, init_device_mesh
 
 
 def mine(w, *shape):
@@ -110,11 +110,41 @@ def use_groups_of_torch(w):
     ]
     with pytest.raises(ValueError, match="needs at least one of them, mesh and mesh_dim_names"):
         DeviceMesh.from_group([crossing, mine_of], "cpu")
-    with pytest.raises(ValueError, match="does not have the ranks of the group"):
+    with pytest.raises(ValueError, match=r"Invalid mesh \[0, 3\] for ProcessGroup with ranks"):
         DeviceMesh.from_group(mine_of, "cpu", [0, 3])
-    with pytest.raises(ValueError, match="not in ascending order"):
-        DeviceMesh("cpu", [3, 2, 1, 0])
+    with pytest.raises(ValueError, match="ndim equal to number of ProcessGroups but got mesh .* and 2 ProcessGroups"):
+        DeviceMesh.from_group([crossing, mine_of], "cpu", [0, 1, 2, 3], mesh_dim_names=("dp", "tp"))
+    whole = init_device_mesh("cpu", (4,))
+    assert DeviceMesh.from_group(whole.get_group(), "cpu") == whole == DeviceMesh.from_group(dist.group.WORLD, "cpu")
+    turned = DeviceMesh("cpu", [3, 2, 1, 0])
+    w.same(funcol.all_gather_tensor(torch.tensor([w.rank]), 0, turned), torch.tensor([3, 2, 1, 0]))
 
 
 def test_groups_of_torch_distributed_are_used_as_they_are(gloo_ranks):
     gloo_ranks(use_groups_of_torch)
+
+
+def collect_in_place(w):
+    mine, n = torch.full((n_rows := 2, 3), float(w.rank)), w.size
+    whole = torch.cat([torch.full((n_rows, 3), float(r)) for r in range(n)])
+    out = torch.empty(n_rows * n, 3)
+    assert funcol.all_gather_tensor_inplace(out, mine) is out
+    w.same(out, whole)
+    parts = [torch.empty(n_rows, 3) for _ in range(n)]
+    funcol.all_gather_inplace(parts, mine)
+    w.same(torch.cat(parts), whole)
+    total = mine.clone()
+    funcol.all_reduce_inplace(total)
+    w.same(total, torch.full((n_rows, 3), n * (n - 1) / 2))
+    share = torch.empty(n_rows, 3)
+    funcol.reduce_scatter_tensor_inplace(share, whole)
+    w.same(share, n * mine)
+    swapped = torch.empty(n, 1)
+    funcol.all_to_all_inplace(swapped, torch.full((n, 1), float(w.rank)))
+    w.same(swapped, torch.arange(float(n)).view(n, 1))
+    with pytest.raises(AssertionError, match="leave async_op out"):
+        funcol.all_reduce_inplace(total, async_op=True)
+
+
+def test_collectives_write_into_tensors(ranks):
+    ranks(collect_in_place)

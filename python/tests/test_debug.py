@@ -39,7 +39,10 @@ def count_functional_collectives(w):
         for name in (last, "all_gather_into_tensor", "reduce_scatter_tensor"):
             assert counts[getattr(functional, name)] == counts[name] == 1
             assert counts[getattr(torch.ops._c10d_functional, name)] == 1
+            assert counts.get(getattr(functional, name)) == 1 and getattr(functional, name) in counts
         assert counts[functional.broadcast] == counts["broadcast"] == 0
+        assert functional.broadcast not in counts and counts.get(functional.broadcast) is None
+        assert comm.comm_counts == counts
         assert counts[plain._allgather_base_] == counts[plain._allgather_base_.default] == 1
 
 
@@ -93,6 +96,11 @@ def test_counts_by_module_hold_the_collectives_of_its_hooks(fake_world, tmp_path
     assert modules["Net.down"]["forward"] == {"all_reduce": 1}
     assert modules["Net.up"]["backward"] == {"all_reduce": 1}
     assert modules["Net"]["forward"][functional.all_reduce] == 1
+    assert {name: comm.comm_module_counts[name] for name in modules} == modules
+    assert comm.comm_module_counts["Global"] == {"forward": {"all_reduce": 1}, "backward": {"all_reduce": 1}}
+    assert list(comm.get_parameter_info()) == ["Net.up", "Net.down"]
+    assert list(comm.get_parameter_info()["Net.up"]) == ["weight", "bias"]
+    assert comm.get_sharding_info()["Net.up.weight"] == (Shard(0),) and len(comm.get_sharding_info()) == 4
     assert "Net.down" in comm.generate_comm_debug_tracing_table()
     comm.log_comm_debug_tracing_table_to_file(tmp_path / "log.txt")
     comm.generate_json_dump(tmp_path / "log.json")
@@ -101,6 +109,7 @@ def test_counts_by_module_hold_the_collectives_of_its_hooks(fake_world, tmp_path
     call = nn.Module.__call__
     with comm, CommDebugMode():
         assert nn.Module.__call__ is not call
+        assert comm.get_parameter_info() == comm.get_sharding_info() == {}
     assert nn.Module.__call__ is call
     assert "up.weight" in sharding_table(net) and "[S(0)]" in sharding_table(net)
 

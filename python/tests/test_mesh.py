@@ -32,11 +32,33 @@ def test_a_mesh_tells_what_it_is(ranks):
     ranks(look_at_a_mesh)
 
 
+def cut_and_join_a_mesh(w):
+    world = init_device_mesh("cpu", (4,), mesh_dim_names=("world",))
+    mesh = world._unflatten(0, (2, 1, 2), ("dp", "cp", "tp"))
+    assert mesh.mesh_dim_names == ("dp", "cp", "tp") and mesh.mesh.tolist() == [[[0, 1]], [[2, 3]]]
+    mesh["dp", "cp"]._flatten()
+    both = mesh["dp_cp", "tp"]
+    assert both.shape == (2, 2) and both.get_group("dp_cp") == mesh.get_group("dp_cp") == mesh.get_group("dp")
+    assert DeviceMesh._concatenate([mesh["dp"], mesh["cp", "tp"]]) == mesh
+    with pytest.raises(KeyError):
+        world["dp"]
+
+
+def test_meshes_are_cut_and_joined(ranks):
+    ranks(cut_and_join_a_mesh)
+
+
 def misuse_a_mesh(w):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     for wrong, error, match in (
-        (lambda: mesh["pp"], KeyError, "has no axis"),
-        (lambda: mesh["tp", "dp"], KeyError, "keep the mesh's order"),
+        (lambda: mesh["pp"], KeyError, "Invalid mesh_dim_name.*has no axis"),
+        (lambda: mesh["tp", "dp"], KeyError, "indices should be in ascending order.*keep the mesh's order"),
+        (lambda: mesh._unflatten(0, (2,), ("a", "b")), RuntimeError, "must have same length as mesh_sizes"),
+        (lambda: mesh._unflatten("x", (2,), ("a",)), ValueError, "has no axis"),
+        (lambda: mesh._unflatten(0, (3,), ("a",)), ValueError, "cannot become axes of"),
+        (lambda: mesh._flatten("dp"), ValueError, "dp already exists for submesh of the DeviceMesh"),
+        (lambda: init_device_mesh("cpu", (4,))._flatten(), RuntimeError, "Cannot flatten"),
+        (lambda: DeviceMesh._concatenate([mesh, mesh["tp"]]), ValueError, "overlap"),
         (lambda: mesh.get_group("pp"), KeyError, "has no axis"),
         (lambda: mesh.get_group(), RuntimeError, "mesh_dim"),
         (lambda: mesh.get_local_rank(), RuntimeError, "mesh_dim"),

@@ -1,0 +1,55 @@
+"""docs/parity.md is complete and true: every public name of PyTorch is in it, and what it says is here, is."""
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "parity.md"
+MODULES = {
+    "torch.distributed.tensor": "meshtorch",
+    "torch.distributed.tensor.parallel": "meshtorch.parallel",
+    "torch.distributed.tensor.debug": "meshtorch.debug",
+    "torch.distributed.tensor.experimental": "meshtorch.experimental",
+    "torch.distributed.device_mesh": "meshtorch.device_mesh",
+    "torch.distributed._functional_collectives": "meshtorch.functional_collectives",
+}
+
+
+def rows(module):
+    """{name: status} of the module's table."""
+    section = PAGE.read_text().split(f"\n## {module}\n")[1].split("\n## ")[0]
+    return dict(re.findall(r"^\| `([\w.]+)` \| (\w+) \|", section, re.MULTILINE))
+
+
+def public_names(module):
+    if hasattr(module, "__all__"):
+        return set(module.__all__)
+    return {
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+        and not name.endswith(("_backward", "_setup_context"))
+    }
+
+
+def find(module, name):
+    for part in name.split("."):
+        module = getattr(module, part, None)
+    return module
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_is_listed_truly(module):
+    theirs, ours = importlib.import_module(module), importlib.import_module(MODULES[module])
+    table = rows(module)
+    assert public_names(theirs) <= set(table)
+    for name, status in table.items():
+        assert find(theirs, name) is not None, f"PyTorch has no {module}.{name}"
+        assert status in ("same", "different", "missing")
+        is_here = find(ours, name) is not None or name in ("DTensor.device_mesh", "DTensor.placements")
+        assert is_here == (status != "missing"), f"{name} is said to be {status}"

@@ -1,0 +1,142 @@
+"""Operators that torch knows otherwise from Python than from C++: shape functions in Python, values read as lists."""
+
+import math
+
+import numpy
+import pytest
+import torch
+from meshtorch import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch import nn
+
+
+def layouts(w, tensor):
+    """The tensor in every layout on a mesh of one axis."""
+    mesh = w.mesh()
+    for placement in (Replicate(), *(Shard(dim) for dim in range(tensor.dim()))):
+        yield distribute_tensor(tensor, mesh, [placement])
+    share = tensor if w.rank == 0 else torch.zeros_like(tensor)
+    yield DTensor.from_local(share, mesh, [Partial()])
+
+
+def shapes_that_depend_on_data(w):
+    if w.kind == "fake":
+        return  # there is no data
+    x = torch.tensor([[0.0, 2.0, 0.0], [4.0, 0.0, 6.0], [0.0, 0.0, 1.0]])
+    for y in (x, x.t().contiguous() + 1, torch.zeros(3, 3)):
+        for d in layouts(w, y):
+            w.same(torch.nonzero(d).full_tensor(), torch.nonzero(y))
+            w.same(torch.argwhere(d).full_tensor(), torch.argwhere(y))
+            w.same(d[d > 1].full_tensor(), y[y > 1])
+    counts = torch.tensor([2, 0, 3])
+    for d in layouts(w, x):
+        repeated = torch.repeat_interleave(d, distribute_tensor(counts, w.mesh(), [Shard(0)]), dim=0)
+        w.same(repeated.full_tensor(), torch.repeat_interleave(x, counts, dim=0))
+
+
+def test_shapes_may_depend_on_data(ranks):
+    ranks(shapes_that_depend_on_data)
+
+
+def gradient_of_prod(w):
+    for values in ([2.0, 3.0, 5.0], [2.0, 0.0, 5.0], [0.0, 0.0, 5.0]):
+        plain = torch.tensor(values, requires_grad=True)
+        plain.prod().backward()
+        for placement in (Replicate(), Shard(0)):
+            x = distribute_tensor(torch.tensor(values), w.mesh(), [placement]).requires_grad_()
+            x.prod().backward()
+            w.same(x.grad.full_tensor(), plain.grad)
+
+
+def test_prod_has_its_gradient_also_at_zeros(ranks):
+    ranks(gradient_of_prod)
+
+
+def masked_reductions(w):
+    x, mask = torch.arange(12.0).view(4, 3), torch.arange(12).view(4, 3) % 5 != 0
+    for d, m in zip(layouts(w, x), layouts(w, mask)):
+        m = m if not m.placements[0].is_partial() else distribute_tensor(mask, w.mesh(), [Replicate()])
+        for dim in (None, 0, 1):
+            options = {} if dim is None else {"dim": dim}
+            w.same(torch.masked.mean(d, mask=m, **options).full_tensor(), torch.masked.mean(x, mask=mask, **options))
+            w.same(torch.masked.sum(d, mask=m, **options).full_tensor(), torch.masked.sum(x, mask=mask, **options))
+
+
+def test_masked_reductions(ranks):
+    ranks(masked_reductions)
+
+
+def read_as_lists_and_arrays(w):
+    x = torch.arange(6.0).view(2, 3)
+    for d in layouts(w, x):
+        if w.kind != "fake":
+            assert d.tolist() == x.tolist() and d.sum().tolist() == 15
+            assert numpy.array_equal(d.numpy(), x.numpy()) and numpy.array_equal(numpy.asarray(d), x.numpy())
+            assert numpy.asarray(d, dtype=numpy.int32).dtype == numpy.int32
+        assert d.numpy().shape == (2, 3)
+    needs_gradient = distribute_tensor(x, w.mesh(), [Shard(0)]).requires_grad_()
+    with pytest.raises(RuntimeError, match="requires grad"):
+        needs_gradient.numpy()
+    assert needs_gradient.numpy(force=True).shape == (2, 3) and len(needs_gradient.tolist()) == 2
+
+
+def test_lists_and_arrays_have_the_global_values(ranks):
+    ranks(read_as_lists_and_arrays)
+
+
+def make_new_tensors(w):
+    x = distribute_tensor(torch.zeros(8, 5, dtype=torch.float64), w.mesh(), [Shard(0)])
+    made = x.new_tensor([1, 2])
+    assert not isinstance(made, DTensor) and made.dtype == torch.float64 and made.tolist() == [1, 2]
+    assert x.new_tensor(3, dtype=torch.int32, requires_grad=False).dtype == torch.int32
+    nn.init.trunc_normal_(x, std=2.0, a=-1.0, b=1.5)
+    local = x.to_local()
+    assert local.numel() == 0 or (local.min() >= -1 and local.max() <= 1.5)
+
+
+def test_new_tensor_is_plain_and_trunc_normal_uses_it(ranks):
+    ranks(make_new_tensors)
+
+
+def mix_in_one_number(w):
+    x = torch.arange(6.0).view(2, 3)
+    for d in layouts(w, x):
+        for number in (torch.tensor(2.0), torch.tensor([2.0]), torch.tensor([[2.0]])):
+            w.same((d * number).full_tensor(), x * number)
+            w.same((number + d).full_tensor(), number + x)
+        with pytest.raises(RuntimeError, match="plain tensor beside distributed ones"):
+            d + torch.ones(3)
+
+
+def test_a_plain_tensor_of_one_element_is_replicated(ranks):
+    ranks(mix_in_one_number)
+
+
+def step_with_a_tensor_as_rate(w):
+    start = torch.linspace(-1, 1, 12).view(4, 3)
+    for make in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD):
+        results = []
+        for data in (start.clone(), distribute_tensor(start, w.mesh(), [Shard(0)])):
+            p = nn.Parameter(data)
+            optimizer = make([p], lr=torch.tensor([1e-2]))
+            for _ in range(2):
+                optimizer.zero_grad()
+                (p * p).sum().backward()
+                optimizer.step()
+            results.append(p.detach())
+        w.same(results[1].full_tensor(), results[0])
+
+
+def test_a_learning_rate_may_be_a_tensor_of_one_element(ranks):
+    ranks(step_with_a_tensor_as_rate)
+
+
+def wrong_arguments(w):
+    x = distribute_tensor(torch.ones(4, 3), w.mesh(), [Shard(0)])
+    for wrong in (lambda: x @ x, lambda: x.view(5, 5), lambda: x.sum(dim=7), lambda: torch.cat([x, x[:, :2]], 0)):
+        with pytest.raises((RuntimeError, ValueError, IndexError)):
+            wrong()
+    assert math.isclose(x.sum().full_tensor().item(), 12) or w.kind == "fake"
+
+
+def test_wrong_arguments_raise_and_leave_nothing_behind(ranks):
+    ranks(wrong_arguments)

@@ -1,0 +1,141 @@
+"""Every way from an operator into Python: a rank that waits there lets the other ranks, which are threads, run."""
+
+import functools
+
+import meshtorch
+import torch
+from meshtorch import DTensor, Replicate, Shard, distribute_tensor
+from torch import nn
+from torch.nn import functional as F
+
+
+def gathered(x):
+    """Makes ranks wait for each other."""
+    return x.redistribute(placements=[Replicate()]).to_local()
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        gathered(x.detach())
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gathered(gradient)
+        return gradient * 2
+
+
+@torch.library.custom_op("meshtorch_test::tripled", mutates_args=())
+def tripled(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+@tripled.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+class Locked:
+    """As functools.cached_property in Python 3.11: one lock for all objects of the class, held while it computes."""
+
+    def __init__(self, gradient):
+        self.gradient = gradient
+
+    @functools.cached_property
+    def whole(self):
+        return gathered(self.gradient) if isinstance(self.gradient, DTensor) else self.gradient
+
+
+def tripled_backward(ctx, gradient):
+    out = torch.empty(gradient.shape)  # a plain tensor, as derivatives make them
+    return out.copy_(Locked(gradient).whole * 3)
+
+
+tripled.register_autograd(tripled_backward)
+
+
+def split(w, shape=(8, 4), dim=0):
+    values = torch.linspace(-1, 1, shape[0] * shape[1]).view(shape)
+    return distribute_tensor(values, w.mesh(), [Shard(dim)]).requires_grad_()
+
+
+def functions_and_hooks(w):
+    x = split(w)
+    y = Doubled.apply(x)
+    y.register_hook(lambda gradient: gathered(gradient) is None or None)
+    module = nn.Identity()
+    module.register_forward_hook(lambda *_: gathered(x.detach()) is None or None)
+    module.register_full_backward_hook(lambda *_: gathered(x.detach()) is None or None)
+    x.register_post_accumulate_grad_hook(lambda p: gathered(p.grad) is None or None)
+    module(y).sum().backward()
+    w.same(x.grad.full_tensor(), torch.full((8, 4), 2.0))
+
+
+def hooks_of_saved_tensors(w):
+    x = split(w)
+    pack, unpack = lambda t: (gathered(t.detach()), t)[1], lambda t: (gathered(t.detach()), t)[1]
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        y = (x * x).sum()
+    y.backward()
+    w.same(x.grad.full_tensor(), 2 * x.detach().full_tensor())
+
+
+def operators_of_a_users_own(w):
+    for dim in (0, 1):
+        x = split(w, dim=dim)
+        y = torch.ops.meshtorch_test.tripled(x)
+        assert isinstance(y, DTensor)
+        y.sum().backward()
+        assert isinstance(x.grad, DTensor) and x.grad.placements == x.placements
+        w.same(x.grad.full_tensor(), torch.full((8, 4), 3.0))
+        with torch.no_grad():
+            w.same(torch.ops.meshtorch_test.tripled(x).full_tensor(), 3 * x.full_tensor())
+
+
+def chunked_losses(w):
+    options = nn.LinearCrossEntropyOptions(batch_chunk_size=2)
+    inputs, weights = torch.linspace(-1, 1, 24).view(6, 4), torch.linspace(1, -1, 20).view(5, 4)
+    target = torch.arange(6) % 5
+    for reduction in ("none", "mean", "sum"):
+        plain = [t.clone().requires_grad_() for t in (inputs, weights)]
+        expected = F.linear_cross_entropy(*plain, target, reduction=reduction, options=options)
+        expected.sum().backward()
+        for dims in ((0, 0), (1, 1), (0, 1)):
+            parts = [
+                distribute_tensor(t, w.mesh(), [Shard(dim)]).requires_grad_() for t, dim in zip((inputs, weights), dims)
+            ]
+            whole_target = distribute_tensor(target, w.mesh(), [Replicate()])
+            loss = F.linear_cross_entropy(*parts, whole_target, reduction=reduction, options=options)
+            w.same(loss.full_tensor(), expected)
+            loss.sum().backward()
+            for part, one in zip(parts, plain):
+                assert isinstance(part.grad, DTensor)
+                w.same(part.grad.full_tensor(), one.grad)
+
+
+def shape_functions(w):
+    """Decisions that are new to every rank ask torch's shape functions, which are Python."""
+    for size in range(2, 8):
+        x = distribute_tensor(torch.ones(size, 5), w.mesh(), [Shard(0)])
+        w.same((x.t() @ x).relu().full_tensor(), torch.full((5, 5), float(size)))
+
+
+def test_functions_and_hooks(ranks):
+    ranks(functions_and_hooks)
+
+
+def test_hooks_of_saved_tensors(ranks):
+    ranks(hooks_of_saved_tensors)
+
+
+def test_operators_of_a_users_own_with_their_derivatives(ranks):
+    ranks(operators_of_a_users_own)
+
+
+def test_linear_cross_entropy_in_chunks(ranks):
+    ranks(chunked_losses)
+
+
+def test_shape_functions(ranks):
+    ranks(shape_functions)
