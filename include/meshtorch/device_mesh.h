@@ -63,8 +63,8 @@ class DeviceMesh {
   Group get_group(const std::string& axis) const;
   std::vector<Group> get_all_groups() const;
 
-  // The part of the mesh that runs along the named axes and holds this rank. A name made by flatten() works
-  // too.
+  // The part of the mesh that runs along the named axes and holds this rank. Names made by flatten() work
+  // too, also beside others: mesh[{"dp_cp", "tp"}].
   DeviceMesh operator[](const std::string& name) const;
   DeviceMesh operator[](const Names& names) const;
   // mesh[{"dp", "tp"}]: without it, two literals could also mean the two ends of one std::string.
@@ -72,6 +72,12 @@ class DeviceMesh {
   // The axes of this mesh as one axis of the given name (default: the names joined by "_"). The name can be
   // used for slicing the mesh that this one was cut from.
   DeviceMesh flatten(const std::string& name = {}) const;
+  // The mesh with several axes in the place of one, whose size is the product of theirs.
+  DeviceMesh unflatten(std::int64_t axis, const std::vector<std::int64_t>& sizes, const Names& names) const;
+  DeviceMesh unflatten(const std::string& axis, const std::vector<std::int64_t>& sizes,
+                       const Names& names) const;
+  // The mesh along the axes of all of these, which were cut from one mesh.
+  static DeviceMesh concatenate(const std::vector<DeviceMesh>& meshes);
 
   // "DeviceMesh((dp=2, tp=2), [[0, 1], [2, 3]], cpu)"
   std::string to_string() const;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "meshtorch/device_mesh.h"
+#include "meshtorch/dtensor.h"
 #include "meshtorch/module_hooks.h"
 
 namespace meshtorch {
@@ -78,5 +79,10 @@ torch::nn::Module& distribute_module(torch::nn::Module& module, const DeviceMesh
 // Gives a parameter or buffer other data, on another device if need be: what a partition_fn does. The tensor
 // stays the same object.
 void replace_data(const at::Tensor& parameter, const at::Tensor& data);
+
+// Splits a parameter of a module in place: it stays the same leaf, and whatever holds it sees it distributed.
+// A gradient that it has is split alike.
+void distribute_parameter(at::Tensor& parameter, const DeviceMesh& mesh, const Placements& placements,
+                          const DistributeOptions& options = {});
 
 }  // namespace meshtorch

@@ -27,7 +27,8 @@ struct DTensorSpec {
 
 struct FromLocalOptions {
   // Exchange sizes: finds the global shape of unequal shards, and refuses, on every rank, shards that do not
-  // fit the placements.
+  // fit the placements or of which only some require gradients. Along axes that hold copies, the first rank's
+  // tensor goes to all.
   bool run_check = false;
   // The global shape and strides. Without them shards are taken as equal, and nothing is communicated.
   std::optional<std::vector<std::int64_t>> shape = std::nullopt;
@@ -75,6 +76,20 @@ class DTensor : public at::Tensor {
   DeviceMesh device_mesh() const;
   DTensorSpec spec() const;
 };
+
+// The same of a torch::Tensor, for results of torch:: functions. Throw ValueError if it is not distributed.
+inline at::Tensor to_local(const at::Tensor& tensor, const ToLocalOptions& options = {}) {
+  return DTensor(tensor).to_local(options);
+}
+inline at::Tensor full_tensor(const at::Tensor& tensor, const ToLocalOptions& options = {}) {
+  return DTensor(tensor).full_tensor(options);
+}
+inline DTensor redistribute(const at::Tensor& tensor, const Placements& placements,
+                            const RedistributeOptions& options = {}) {
+  return DTensor(tensor).redistribute(placements, options);
+}
+inline Placements placements(const at::Tensor& tensor) { return DTensor(tensor).placements(); }
+inline DeviceMesh device_mesh(const at::Tensor& tensor) { return DTensor(tensor).device_mesh(); }
 
 // Global shape, placements, mesh and this rank's shard.
 std::ostream& operator<<(std::ostream& out, const DTensor& tensor);

@@ -55,6 +55,16 @@ class HookedBase : public Impl, public Hookable {
     return detail::declared_argument_names<Impl>();
   }
 
+  // As the module without hooks prints itself.
+  void pretty_print(std::ostream& stream) const override {
+    using OfModule = void (torch::nn::Module::*)(std::ostream&) const;
+    if constexpr (std::is_same_v<decltype(&Impl::pretty_print), OfModule>) {
+      stream << c10::demangle(typeid(Impl).name());
+    } else {
+      Impl::pretty_print(stream);
+    }
+  }
+
   // Calls forward with hooks. Arguments that have defaults may be left out; hooks do not see those.
   template <class R, class... Kept>
   R call(std::tuple<Kept...> arguments) {

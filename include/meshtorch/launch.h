@@ -1,4 +1,4 @@
-// Running ranks as threads of this process.
+// Running ranks: as threads of this process, or as the processes of a launcher.
 #pragma once
 
 #include <chrono>
@@ -32,5 +32,11 @@ class RankError : public std::runtime_error {
 // Runs fn(0) … fn(world_size - 1), each in a thread that is a rank of the `threads` backend, and returns when
 // all have. If one throws, the others are stopped at their next collective and RankError is thrown here.
 void spawn(int world_size, const std::function<void(int rank)>& fn, const SpawnOptions& options = {});
+
+// Runs fn(rank) on world_size ranks: as threads of this process, or, where a launcher started several
+// processes (meshtorch-run, torchrun, MPI, Slurm), as this process's rank of theirs; then init_process_group
+// and destroy_process_group are called around it. Throws ValueError if the launcher started another number.
+// With a world_size of 0 it is the launcher's number, or one rank for each core.
+void run(int world_size, const std::function<void(int rank)>& fn, const SpawnOptions& options = {});
 
 }  // namespace meshtorch

@@ -4,7 +4,15 @@
 
 #include <torch/nn/modules.h>
 
+#include "meshtorch/dtensor.h"
 #include "meshtorch/hooked.h"
+
+// torch::nn::Sequential asks for the exact type that a module takes: a DTensor goes in as the tensor that it
+// is.
+template <>
+struct torch::nn::AnyValue::Holder<meshtorch::DTensor> : torch::nn::AnyValue::Holder<at::Tensor> {
+  using Holder<at::Tensor>::Holder;
+};
 
 namespace meshtorch::nn {
 

@@ -61,11 +61,15 @@ class Placement {
   std::int32_t split_factor_ = 1;
 };
 
+// Throws std::invalid_argument: no tensor has so many dims.
+[[noreturn]] void throw_no_such_dim(std::int64_t dim);
+
 // Split along `dim` as torch::chunk splits: equal pieces, the last ones short or empty.
 constexpr Placement Shard(std::int64_t dim) {
   Placement p;
   p.kind_ = Placement::Kind::shard;
   p.dim_ = static_cast<std::int32_t>(dim);
+  if (p.dim_ != dim) throw_no_such_dim(dim);
   return p;
 }
 

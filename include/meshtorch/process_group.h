@@ -15,8 +15,8 @@ class Store;
 namespace meshtorch {
 
 struct InitOptions {
-  // "gloo", "nccl", "threads" or "fake". Empty: "nccl" where LibTorch has CUDA and a device is there, else
-  // "gloo".
+  // "shm", "gloo", "nccl", "threads" or "fake". Empty: "nccl" where LibTorch has CUDA and a device is there,
+  // else "shm" where all ranks are on one host, else "gloo".
   std::string backend = {};
   // "env://", "tcp://host:port", "file:///path" (both also with ?rank=R&world_size=N), or "threads://name".
   std::string init_method = "env://";

@@ -2,6 +2,7 @@
 #include "meshtorch/placement.h"
 
 #include <array>
+#include <limits>
 #include <ostream>
 #include <stdexcept>
 
@@ -25,10 +26,17 @@ ReduceOp parse_reduce_op(std::string_view name) {
   throw std::invalid_argument(message);
 }
 
+void throw_no_such_dim(std::int64_t dim) {
+  throw std::invalid_argument("meshtorch: no tensor has a dim " + std::to_string(dim) + "\n  in: Shard(" +
+                              std::to_string(dim) +
+                              ")\n  do: give a dim of the tensor, from 0 on, or from the end with -1");
+}
+
 Placement StridedShard(std::int64_t dim, std::int64_t split_factor) {
-  if (split_factor < 1) {
-    throw std::invalid_argument("meshtorch: the split factor of a strided shard must be at least 1, not " +
-                                std::to_string(split_factor));
+  if (split_factor < 1 || split_factor > std::numeric_limits<std::int32_t>::max()) {
+    throw std::invalid_argument(
+        "meshtorch: the split factor of a strided shard must be at least 1 and at most " +
+        std::to_string(std::numeric_limits<std::int32_t>::max()) + ", not " + std::to_string(split_factor));
   }
   Placement p = Shard(dim);
   if (split_factor == 1) return p;

@@ -6,7 +6,6 @@
 
 #include <limits>
 
-#include "dispatch/handler.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/loss_parallel.h"
 #include "tensor/execute.h"
@@ -41,13 +40,13 @@ struct ClassSplit {
   }
 };
 
-std::optional<ClassSplit> as_class_split(const Operand& operand, std::int64_t dim) {
-  if (operand.meta == nullptr || operand.tensor.dim() == 0 || operand.meta->layout->has_partial ||
-      !operand.meta->mesh->coordinate())
+std::optional<ClassSplit> as_class_split(const at::Tensor& tensor, std::int64_t dim) {
+  const DTensorMeta* meta = meta_of(tensor);
+  if (meta == nullptr || tensor.dim() == 0 || meta->layout->has_partial || !meta->mesh->coordinate())
     return std::nullopt;
-  ClassSplit split{operand.meta, operand.tensor, dim < 0 ? dim + operand.tensor.dim() : dim, {}};
-  const auto held = held_ranges(operand.tensor.size(split.dim), split.dim, split.placements(),
-                                operand.meta->mesh->shape(), coordinate_in(*operand.meta->mesh));
+  ClassSplit split{meta, tensor, dim < 0 ? dim + tensor.dim() : dim, {}};
+  const auto held = held_ranges(tensor.size(split.dim), split.dim, split.placements(), meta->mesh->shape(),
+                                coordinate_in(*meta->mesh));
   if (held.size() > 1 || split.class_axes().empty()) return std::nullopt;
   if (!held.empty()) split.held = held[0];
   return split;
@@ -92,8 +91,8 @@ struct Targets {
   at::Tensor weight;   // 0 for a target that is ignored
 };
 
-Targets targets_of(const at::Tensor& target, const c10::IValue& weight, std::int64_t ignore_index,
-                   const ClassSplit& split, MeshImpl& mesh, at::ScalarType dtype) {
+Targets targets_of(const at::Tensor& target, const std::optional<at::Tensor>& weight,
+                   std::int64_t ignore_index, const ClassSplit& split, MeshImpl& mesh, at::ScalarType dtype) {
   const std::int64_t classes = split.global.size(split.dim);
   const at::Tensor counts = target.ne(ignore_index);
   const at::Tensor chosen = target.masked_fill(counts.bitwise_not(), 0);
@@ -106,9 +105,8 @@ Targets targets_of(const at::Tensor& target, const c10::IValue& weight, std::int
   const at::Tensor shifted = chosen - split.held.begin;
   const at::Tensor is_here = shifted.ge(0).bitwise_and_(shifted.lt(split.held.size)).bitwise_and_(counts);
   at::Tensor each = counts.to(dtype);
-  if (!weight.isNone() && weight.toTensor().defined()) {
-    each = each *
-           whole(weight.toTensor(), mesh).to(dtype).index_select(0, chosen.reshape(-1)).view(chosen.sizes());
+  if (weight && weight->defined()) {
+    each = each * whole(*weight, mesh).to(dtype).index_select(0, chosen.reshape(-1)).view(chosen.sizes());
   }
   return {shifted.masked_fill(is_here.bitwise_not(), 0), is_here, each};
 }
@@ -139,12 +137,11 @@ bool is_known_sum_of(const at::Tensor& gradient) {
 loss_parallel::loss_parallel() { ++loss_parallel_depth; }
 loss_parallel::~loss_parallel() { --loss_parallel_depth; }
 
-bool class_split_log_softmax(Handler& call) {
-  const Operand& self = call.operands()[0];
-  const auto split = loss_parallel_depth > 0 ? as_class_split(self, call.argument(1).toInt()) : std::nullopt;
-  if (!split) return false;
-  const bool half_to_float = call.argument(2).toBool();
-  const at::ScalarType dtype = half_to_float ? at::kFloat : self.tensor.scalar_type();
+std::optional<at::Tensor> class_split_log_softmax(const at::Tensor& self, std::int64_t dim,
+                                                  bool half_to_float) {
+  const auto split = loss_parallel_depth > 0 ? as_class_split(self, dim) : std::nullopt;
+  if (!split) return std::nullopt;
+  const at::ScalarType dtype = half_to_float ? at::kFloat : self.scalar_type();
   at::Tensor x = split->meta->local;
   if (at::isReducedFloatingType(x.scalar_type())) x = x.to(at::kFloat);
   Shape one_class = x.sizes().vec();
@@ -155,21 +152,18 @@ bool class_split_log_softmax(Handler& call) {
                : x.amax(split->dim, /*keepdim=*/true);
   const at::Tensor shifted = x - split->reduced(own_maximum, "max");
   const at::Tensor sum = split->reduced(shifted.exp().sum(split->dim, /*keepdim=*/true), "sum");
-  call.finish(wrap((shifted - sum.log()).to(dtype), split->meta->layout, self.tensor.sizes(),
-                   dense_strides(self.tensor.sizes())));
-  return true;
+  return wrap((shifted - sum.log()).to(dtype), split->meta->layout, self.sizes(),
+              dense_strides(self.sizes()));
 }
 
-bool class_split_log_softmax_backward(Handler& call) {
-  const at::Tensor gradient = call.argument(0).toTensor();
-  const std::int64_t dim = call.argument(2).toInt();
-  const at::Tensor output_tensor = call.argument(1).toTensor();
-  const auto split = as_class_split({1, -1, output_tensor, meta_of(output_tensor)}, dim);
-  if (!split) return false;
-  MeshImpl& mesh = call.mesh();
+std::optional<at::Tensor> class_split_log_softmax_backward(const at::Tensor& gradient,
+                                                           const at::Tensor& result, std::int64_t dim,
+                                                           at::ScalarType input_dtype) {
+  const auto split = as_class_split(result, dim);
+  if (!split) return std::nullopt;
+  MeshImpl& mesh = *split->meta->mesh;
   // As LibTorch does: the type of the gradient, unless the input was of a narrower one.
-  const bool was_widened =
-      gradient.scalar_type() == at::kFloat && call.argument(3).toScalarType() == at::kHalf;
+  const bool was_widened = gradient.scalar_type() == at::kFloat && input_dtype == at::kHalf;
   const at::ScalarType dtype = was_widened ? at::kHalf : gradient.scalar_type();
   at::Tensor output = split->meta->local;
   at::Tensor g = local_in(gradient, split->meta->layout, mesh);
@@ -178,24 +172,20 @@ bool class_split_log_softmax_backward(Handler& call) {
                              ? known_sum.sum.to(g.scalar_type())
                              : split->reduced(g.sum(split->dim, /*keepdim=*/true), "sum");
   known_sum = {};
-  call.finish(wrap((g - output.exp() * sum).to(dtype), split->meta->layout, output_tensor.sizes(),
-                   dense_strides(output_tensor.sizes())));
-  return true;
+  return wrap((g - output.exp() * sum).to(dtype), split->meta->layout, result.sizes(),
+              dense_strides(result.sizes()));
 }
 
-bool class_split_nll_loss(Handler& call) {
-  const at::Tensor self = call.argument(0).toTensor();
-  const auto split = loss_parallel_depth > 0
-                         ? as_class_split({0, -1, self, meta_of(self)}, class_dim_of(self))
-                         : std::nullopt;
-  if (!split) return false;
-  MeshImpl& mesh = call.mesh();
-  const std::int64_t reduction = call.argument(3).toInt();
+std::optional<std::tuple<at::Tensor, at::Tensor>> class_split_nll_loss(
+    const at::Tensor& self, const at::Tensor& target, const std::optional<at::Tensor>& weight,
+    std::int64_t reduction, std::int64_t ignore_index) {
+  const auto split = loss_parallel_depth > 0 ? as_class_split(self, class_dim_of(self)) : std::nullopt;
+  if (!split) return std::nullopt;
+  MeshImpl& mesh = *split->meta->mesh;
   const Layout* like_targets = target_layout(*split);
   const at::Tensor& x = split->meta->local;
-  const at::Tensor target = local_in(call.argument(1).toTensor(), like_targets, mesh);
   const Targets t =
-      targets_of(target, call.argument(2), call.argument(4).toInt(), *split, mesh, x.scalar_type());
+      targets_of(local_in(target, like_targets, mesh), weight, ignore_index, *split, mesh, x.scalar_type());
   at::Tensor picked = at::zeros(t.index.sizes(), x.options());
   if (split->held.size > 0)
     picked = x.gather(split->dim, t.index.unsqueeze(split->dim))
@@ -206,9 +196,8 @@ bool class_split_nll_loss(Handler& call) {
   const Layout* replicated = mesh.replicated();
   if (reduction == kNone && self.dim() > 1) {
     const Shape shape = global_target_shape(*split);
-    call.finish({wrap(losses, like_targets, shape, dense_strides(shape)),
-                 wrap(at::zeros({}, x.options()), replicated, {}, {})});
-    return true;
+    return std::tuple(wrap(losses, like_targets, shape, dense_strides(shape)),
+                      wrap(at::zeros({}, x.options()), replicated, {}, {}));
   }
   // Where the samples are split, sums over them are pending.
   Placements pending = like_targets->placements;
@@ -217,25 +206,24 @@ bool class_split_nll_loss(Handler& call) {
   const at::Tensor total = wait_tensor(redistribute_local(t.weight.sum(), {}, *summed, *replicated));
   at::Tensor loss = losses.sum();
   if (reduction == kMean) loss = loss / total;
-  call.finish({wrap(loss, summed, {}, {}), wrap(total, replicated, {}, {})});
-  return true;
+  return std::tuple(wrap(loss, summed, {}, {}), wrap(total, replicated, {}, {}));
 }
 
-bool class_split_nll_loss_backward(Handler& call) {
-  const at::Tensor self = call.argument(1).toTensor();
-  const auto split = as_class_split({1, -1, self, meta_of(self)}, class_dim_of(self));
-  if (!split) return false;
-  MeshImpl& mesh = call.mesh();
-  const std::int64_t reduction = call.argument(4).toInt();
+std::optional<at::Tensor> class_split_nll_loss_backward(const at::Tensor& output_gradient,
+                                                        const at::Tensor& self, const at::Tensor& target,
+                                                        const std::optional<at::Tensor>& weight,
+                                                        std::int64_t reduction, std::int64_t ignore_index,
+                                                        const at::Tensor& total_weight) {
+  const auto split = as_class_split(self, class_dim_of(self));
+  if (!split) return std::nullopt;
+  MeshImpl& mesh = *split->meta->mesh;
   const Layout* like_targets = target_layout(*split);
   const at::Tensor& x = split->meta->local;
-  const at::Tensor target = local_in(call.argument(2).toTensor(), like_targets, mesh);
   const Targets t =
-      targets_of(target, call.argument(3), call.argument(5).toInt(), *split, mesh, x.scalar_type());
-  const at::Tensor output_gradient = call.argument(0).toTensor();
+      targets_of(local_in(target, like_targets, mesh), weight, ignore_index, *split, mesh, x.scalar_type());
   at::Tensor g = output_gradient.dim() > 0 ? local_in(output_gradient, like_targets, mesh)
                                            : whole(output_gradient, mesh);
-  if (reduction == kMean) g = g / whole(call.argument(6).toTensor(), mesh);
+  if (reduction == kMean) g = g / whole(total_weight, mesh);
   const at::Tensor of_target = (g * t.weight).neg().unsqueeze(split->dim);
   at::Tensor gradient = at::zeros_like(x, at::MemoryFormat::Contiguous);
   if (split->held.size > 0)
@@ -244,8 +232,7 @@ bool class_split_nll_loss_backward(Handler& call) {
   const at::Tensor result = wrap(gradient, split->meta->layout, self.sizes(), dense_strides(self.sizes()));
   known_sum = {c10::weak_intrusive_ptr<c10::TensorImpl>(result.getIntrusivePtr()),
                static_cast<std::uint32_t>(result._version()), of_target};
-  call.finish(result);
-  return true;
+  return result;
 }
 
 }  // namespace meshtorch

@@ -1,11 +1,14 @@
 // Decides how a call runs: finds the rule, binds it, chooses the cheapest option, and says what the local
 // call needs changed.
 #include <ATen/ATen.h>
+#include <ATen/core/enum_tag.h>
 
 #include <algorithm>
 
 #include "dispatch/fallback_policy.h"
+#include "dispatch/foreign_error.h"
 #include "dispatch/handler.h"
+#include "local/kernel_operand.h"
 #include "operator/rule_call.h"
 #include "operator/situation.h"
 #include "rules/own_rules.h"
@@ -33,11 +36,17 @@ class Decider {
   // anything is sent, and the strides of the results become known.
   std::vector<at::Tensor> run_on_shapes() const {
     if (info_.writes || !info_.op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) return {};
+    if (info_.op.hasTag(at::Tag::dynamic_output_shape)) return {};  // a kernel in Python may guess
     torch::jit::Stack stack(arguments_.begin(), arguments_.end());
     for (const Operand& operand : operands_) {
       if (operand.element >= 0) return {};
-      stack[operand.argument] = at::empty_strided(operand.tensor.sizes(), operand.tensor.strides(),
-                                                  operand.tensor.options().device(at::kMeta));
+      const at::Tensor& whole = operand.tensor;
+      // A number has no device, and shape functions may ask for its value.
+      const bool is_number = whole.unsafeGetTensorImpl()->is_wrapped_number();
+      const at::TensorOptions options = whole.options().device(is_number ? at::kCPU : at::kMeta);
+      const at::Tensor shape =
+          is_number ? at::ones({}, options) : at::empty_strided(whole.sizes(), whole.strides(), options);
+      stack[operand.argument] = as_kernel_operand(whole, shape);
     }
     try {
       info_.op.callBoxed(&stack);
@@ -46,6 +55,9 @@ class Decider {
     } catch (const c10::Error&) {
       if (info_.rule != nullptr) throw;
       return {};  // it may only have missed values: the whole tensors will tell, on every rank
+    } catch (const std::exception& error) {  // the shape function is of another language
+      if (is_wrong_call(error, /*forgive=*/info_.rule == nullptr)) throw;
+      return {};
     }
     return tensors_in(stack);
   }
@@ -67,7 +79,7 @@ class Decider {
       decision_->moves[call_->order()[i]] = mesh_.layout(choice.operands[i]);
     }
     for (const Placements& placements : choice.results)
-      decision_->results.push_back({mesh_.layout(placements), {}, {}});
+      decision_->layouts.push_back(mesh_.layout(placements));
     decision_->bound = call_->bound();
     return true;
   }
@@ -83,7 +95,6 @@ class Decider {
       if (operand.meta == nullptr || operand.meta->layout == replicated) continue;
       decision_->moves[o] = replicated;
       gathered += operand.tensor.numel() * static_cast<std::int64_t>(operand.tensor.element_size());
-      if (info_.arguments[operand.argument].is_written) decision_->restores.push_back(o);
     }
     if (info_.rule == nullptr && gathered > 0) note_replicated_operator(info_.name, gathered);
   }
@@ -96,6 +107,11 @@ class Decider {
   std::shared_ptr<Decision> decision_ = std::make_shared<Decision>();
 };
 
+// Only the local result tells the size of some dim, or the number of dims.
+bool has_open_sizes(const BoundTensor& result) {
+  return result.tail == BoundTensor::Tail::unknown || std::ranges::count(result.shape, -1) > 0;
+}
+
 }  // namespace
 
 std::shared_ptr<Decision> decide(const OperatorInfo& info, const Operands& operands,
@@ -103,31 +119,45 @@ std::shared_ptr<Decision> decide(const OperatorInfo& info, const Operands& opera
   return Decider(info, operands, arguments, mesh).run();
 }
 
+ResultPlan measured_plan(const Decision& decision, MeshImpl& mesh, std::size_t index,
+                         const at::Tensor& local) {
+  ResultPlan plan{mesh.replicated(), {}, {}, true};
+  if (!local.defined()) return plan;
+  plan.sizes = local.sizes().vec();
+  if (decision.bound) {
+    const int r = result_of_tensor(*decision.bound, static_cast<int>(index));
+    plan.layout = decision.layouts[static_cast<std::size_t>(r)];
+    plan.sizes = result_shape(*decision.bound, r, local.sizes().vec());
+    plan.is_open = has_open_sizes(decision.bound->result(r));
+  }
+  plan.strides = plan.layout->is_replicated ? local.strides().vec() : dense_strides(plan.sizes);
+  return plan;
+}
+
 void complete(Decision& decision, MeshImpl& mesh, const std::vector<at::Tensor>& local_results) {
-  const Layout* replicated = mesh.replicated();
-  std::vector<ResultPlan> plans;
+  const bool has_shapes = decision.shapes.size() == local_results.size();
   for (std::size_t i = 0; i < local_results.size(); ++i) {
     const at::Tensor& local = local_results[i];
-    plans.push_back({replicated, {}, {}});
+    decision.results.push_back(measured_plan(decision, mesh, i, local));
     if (!local.defined()) continue;
-    ResultPlan& plan = plans.back();
-    plan.sizes = local.sizes().vec();
-    if (decision.bound) {
-      const int r = result_of_tensor(*decision.bound, static_cast<int>(i));
-      plan.layout = decision.results[static_cast<std::size_t>(r)].layout;
-      plan.sizes = result_shape(*decision.bound, r, local.sizes().vec());
-    }
-    const bool has_shape = decision.shapes.size() == local_results.size() && decision.shapes[i].defined();
-    if (plan.layout->is_replicated) {
-      plan.strides = local.strides().vec();
-    } else if (has_shape && decision.shapes[i].sizes() == c10::IntArrayRef(plan.sizes)) {
-      plan.strides = decision.shapes[i].strides().vec();
-    } else {
-      plan.strides = dense_strides(plan.sizes);
-    }
+    ResultPlan& plan = decision.results.back();
+    const bool has_shape = has_shapes && decision.shapes[i].defined();
+    // Nothing else tells the shape of a split result whose rule only lists options.
+    const bool is_listed = decision.bound && !decision.bound->listed.empty() && !plan.layout->is_replicated;
+    TORCH_CHECK_NOT_IMPLEMENTED(has_shape || !is_listed,
+                                "meshtorch: the shape of a split result is not known\n  result ", i, ": ",
+                                to_string(plan.layout->placements),
+                                "\n  do: register a shape function of the operator (Meta, register_fake)");
+    if (!has_shape) continue;
+    const at::Tensor& expected = decision.shapes[i];
+    TORCH_INTERNAL_ASSERT(local.scalar_type() == expected.scalar_type(), "result ", i, " is ",
+                          local.scalar_type(), " on this rank, and ", expected.scalar_type(),
+                          " in the run on shapes");
+    if (is_listed) plan.sizes = expected.sizes().vec();
+    if (expected.sizes() != c10::IntArrayRef(plan.sizes)) continue;
+    plan.is_open = false;
+    if (!plan.layout->is_replicated) plan.strides = expected.strides().vec();
   }
-  decision.results = std::move(plans);
-  decision.bound = nullptr;
   decision.shapes.clear();
 }
 

@@ -15,8 +15,8 @@
 #include <ATen/ops/silu_ops.h>
 #include <ATen/ops/sub_ops.h>
 #include <ATen/ops/tanh_ops.h>
-#include <torch/library.h>
 
+#include "dispatch/attach.h"
 #include "dispatch/handler.h"
 #include "dispatch/write_back.h"
 #include "operator/call_key.h"
@@ -29,11 +29,13 @@ namespace {
 // A call while its key is being built: tensors first, then numbers, then what else is in the key.
 class KnownCall {
  public:
-  explicit KnownCall(const OperatorInfo& info) { key_.push_back(reinterpret_cast<std::int64_t>(&info)); }
+  explicit KnownCall(const OperatorInfo& info) {
+    looked_up_.key.push_back(reinterpret_cast<std::int64_t>(&info));
+  }
 
   void append(const at::Tensor& tensor, std::size_t argument) {
     const DTensorMeta* meta = meta_of(tensor);
-    append_tensor(key_, tensor, meta, argument, -1);
+    append_tensor(looked_up_.key, tensor, meta, argument, -1);
     if (meta == nullptr) {
       is_for_handler_ |= known_number(tensor) == KnownNumber::no;
       return;
@@ -42,16 +44,26 @@ class KnownCall {
     if (meta->assumed) assumed_ = assume_both(assumed_, meta->assumed);
     mesh_ = meta->layout->mesh;
   }
-  void append(const at::Scalar& number) { key_.push_back(static_cast<std::int64_t>(known_number(number))); }
-  void append(c10::IntArrayRef numbers) { append_integers(key_, numbers); }
+  void append(const at::Scalar& number) {
+    looked_up_.key.push_back(static_cast<std::int64_t>(known_number(number)));
+  }
+  void append(c10::IntArrayRef numbers) { append_integers(looked_up_.key, numbers); }
 
-  // Null if the call is new, or takes more than the operator on the shards.
-  std::shared_ptr<const Decision> find() const {
+  // What was decided, if that is nothing more than the operator on the shards; null otherwise.
+  const Decision* find() {
     if (is_for_handler_) return nullptr;
-    auto known = decisions_of(*mesh_).find(key_);
-    const bool stays =
-        known && std::ranges::all_of(known->moves, [](const Layout* to) { return to == nullptr; });
+    looked_up_.decision = decisions_of(*mesh_).find(looked_up_.key);
+    is_looked_up_ = true;
+    const Decision* known = looked_up_.decision.get();
+    const bool stays = known != nullptr && !known->results[0].is_open &&
+                       std::ranges::all_of(known->moves, [](const Layout* to) { return to == nullptr; });
     return stays ? known : nullptr;
+  }
+
+  // The call by the handler, which takes over what was found.
+  at::Tensor run_by_handler(const OperatorInfo& info, torch::jit::Stack stack) {
+    Handler(info, stack, is_looked_up_ ? &looked_up_ : nullptr).run();
+    return std::move(stack.back()).toTensor();
   }
 
   at::Tensor marked(at::Tensor result) const {
@@ -61,16 +73,12 @@ class KnownCall {
   }
 
  private:
-  CallKey key_;
+  Handler::LookedUp looked_up_;
+  bool is_looked_up_ = false;
   MeshImpl* mesh_ = nullptr;
   bool is_for_handler_ = false;
   AssumedShapePtr assumed_;  // of the tensors: see DTensorMeta
 };
-
-at::Tensor run_by_handler(const OperatorInfo& info, torch::jit::Stack stack) {
-  Handler(info, stack).run();
-  return std::move(stack.back()).toTensor();
-}
 
 // ---- operators of tensors and values ----
 
@@ -88,7 +96,7 @@ const at::Tensor& local_argument(const at::Tensor& tensor) {
 const at::Scalar& local_argument(const at::Scalar& number) { return number; }
 
 bool changes_nothing(const LocalChanges& changes) {
-  return changes.replaced.empty() && changes.masks.empty() && changes.contiguous.empty() && !changes.stand_in;
+  return changes.replaced.empty() && changes.masks.empty() && !changes.stand_in;
 }
 
 std::string direct_name(const char* name, const char* overload) {
@@ -107,8 +115,9 @@ struct Direct<Op, at::Tensor(Arguments...)> {
     std::size_t index = 0;
     (append_tensor_argument(call, arguments, index++), ...);
     (append_value_argument(call, arguments), ...);
-    const auto known = call.find();
-    if (!known || !changes_nothing(known->changes)) return run_by_handler(info, {c10::IValue(arguments)...});
+    const Decision* known = call.find();
+    if (known == nullptr || !changes_nothing(known->changes))
+      return call.run_by_handler(info, {c10::IValue(arguments)...});
     const ResultPlan& plan = known->results[0];
     return call.marked(wrap(Op::call(local_argument(arguments)...), plan.layout, plan.sizes, plan.strides));
   }
@@ -137,24 +146,25 @@ at::Tensor view(const at::Tensor& self, c10::SymIntArrayRef symbolic) {
   static const OperatorInfo& info = operator_named("view");
   const c10::IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(symbolic);
   const DTensorMeta* meta = meta_of(self);  // null for the result of a collective that is not waited for yet
-  if (meta == nullptr || meta->write_back || !meta->local.is_contiguous())
-    return run_by_handler(info, {self, sizes});
   KnownCall call(info);
+  if (meta == nullptr || meta->write_back || !meta->local.is_contiguous())
+    return call.run_by_handler(info, {self, sizes});
   call.append(self, 0);
   call.append(sizes);
-  const auto known = call.find();
-  if (!known) return run_by_handler(info, {self, sizes});
+  const Decision* known = call.find();
+  if (known == nullptr) return call.run_by_handler(info, {self, sizes});
   return call.marked(wrap_view(meta->local.view(local_sizes(known->changes, sizes)), known->results[0], self,
                                /*moved=*/false, info.op, {}, 0));
 }
 
 }  // namespace
-}  // namespace meshtorch
 
-TORCH_LIBRARY_IMPL(aten, Fake, library) {
+void add_direct_kernels(torch::Library& library) {
   namespace op = at::_ops;
-  meshtorch::register_direct<op::add_Tensor, op::sub_Tensor, op::mul_Tensor, op::div_Tensor,
-                             op::pow_Tensor_Scalar, op::neg, op::rsqrt, op::relu, op::silu, op::sigmoid,
-                             op::tanh, op::mm, op::bmm, op::addmm>(library);
-  library.impl("view", TORCH_FN(meshtorch::view));
+  register_direct<op::add_Tensor, op::sub_Tensor, op::mul_Tensor, op::div_Tensor, op::pow_Tensor_Scalar,
+                  op::neg, op::rsqrt, op::relu, op::silu, op::sigmoid, op::tanh, op::mm, op::bmm, op::addmm>(
+      library);
+  library.impl("view", TORCH_FN(view));
 }
+
+}  // namespace meshtorch

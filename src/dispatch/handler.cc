@@ -5,12 +5,19 @@
 
 #include <algorithm>
 
+#include "comm/group_call.h"
 #include "comm/pending.h"
+#include "dispatch/call_record.h"
+#include "dispatch/mesh_groups.h"
 #include "dispatch/mixing.h"
+#include "dispatch/random_whole.h"
 #include "dispatch/write_back.h"
+#include "dispatch/write_results.h"
+#include "local/kernel_operand.h"
 #include "local/local_call.h"
 #include "meshtorch/device_mesh.h"
 #include "operator/call_key.h"
+#include "operator/decomposition.h"
 #include "operator/known_number.h"
 #include "operator/stack_call.h"
 #include "prove/call_check.h"
@@ -18,28 +25,54 @@
 #include "tensor/from_local.h"
 
 namespace meshtorch {
-Handler::Handler(const OperatorInfo& info, torch::jit::Stack& stack)
-    : info_(info), stack_(stack), base_(stack.size() - info.arguments.size()) {}
+Handler::Handler(const OperatorInfo& info, torch::jit::Stack& stack, LookedUp* looked_up)
+    : info_(info), stack_(stack), base_(stack.size() - info.arguments.size()), looked_up_(looked_up) {}
 
 void Handler::run() {
+  const CallOrigin origin(info_.op.schema().name());
+  if (run_by_meshes(info_, stack_)) return;
   collect_operands();
   if (mesh_ == nullptr) {
     info_.op.callBoxed(&stack_);  // there were pending tensors only, and they are plain now
-  } else if (info_.special != nullptr) {
-    info_.special(*this);
-  } else if (info_.is_composite) {
-    decompose();
-  } else if (info_.changes_shape) {
-    change_shape();
-  } else {
-    run_by_rule();
+    return;
   }
+  switch (info_.fate.kind) {
+    case Fate::Kind::rule:
+      return run_by_rule();
+    case Fate::Kind::decomposition:
+      if (!info_.fate.decomposition->traits.takes_plain) check_plain_operands();
+      return info_.fate.decomposition->function.callBoxed(info_.op, c10::DispatchKeySet(), &stack_);
+    case Fate::Kind::composite:
+      return info_.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack_);
+    case Fate::Kind::reshaped:
+      return change_shape();
+    case Fate::Kind::written:
+      check_plain_operands();
+      return write_results(info_, stack_);
+    case Fate::Kind::drawn:
+      seed_generator(info_, stack_);
+      return run_by_rule();
+    case Fate::Kind::refused:
+      return refuse();
+  }
+}
+
+void Handler::refuse() const {
+  const std::string_view words(info_.fate.refusal);
+  const std::size_t advice = words.find("\n  do:");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "meshtorch: `", info_.op.schema().name(), "`", words.substr(0, advice),
+                              "\n  overload: ", info_.name, words.substr(advice));
+}
+
+void Handler::run_rule() {
+  collect_operands();
+  run_by_rule();
 }
 
 void Handler::run_by_rule() {
   check_plain_operands();
-  const CallKey call_key = key();
-  if (const auto known = decisions_of(*mesh_).find(call_key)) {
+  const CallKey call_key = looked_up_ != nullptr ? std::move(looked_up_->key) : key();
+  if (const auto known = looked_up_ != nullptr ? looked_up_->decision : decisions_of(*mesh_).find(call_key)) {
     torch::jit::Stack view_arguments;
     if (info_.is_view && !is_sure_to_share_memory(*known)) view_arguments = copy_of_arguments();
     run_locally(*known);
@@ -94,17 +127,13 @@ void Handler::collect(const at::Tensor& tensor, std::size_t argument_index, int 
 void Handler::check_plain_operands() {
   for (Operand& operand : operands_) {
     if (operand.meta != nullptr) continue;
-    if (operand.tensor.dim() > 0) check_mixing(info_, operand);
+    if (operand.tensor.numel() != 1) check_mixing(info_, operand);  // one number stands in the program
     if (!info_.arguments[operand.argument].is_written) continue;
     const at::Tensor local = operand.tensor.detach();
     const at::Tensor replicated = wrap(local, mesh_->replicated(), local.sizes(), local.strides());
     operand.tensor.unsafeGetTensorImpl()->shallow_copy_from(replicated.getIntrusivePtr());
     operand.meta = &distributed(operand.tensor, "an argument that is written");
   }
-}
-
-void Handler::decompose() {
-  info_.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack_);
 }
 
 // squeeze_ and its kin: the functional operator gives the new shape, and the tensor takes it over.
@@ -129,6 +158,7 @@ CallKey Handler::key() const {
 }
 
 void Handler::run_locally(const Decision& decision) {
+  const RecordedCall recorded(info_, operands_, c10::ArrayRef<c10::IValue>(stack_).slice(base_), *mesh_);
   const LocalTensors locals = localize_arguments(decision);
   run_local_call(info_, decision.changes, stack_);
   restore_written(decision, locals);
@@ -150,38 +180,46 @@ Handler::LocalTensors Handler::localize_arguments(const Decision& decision) {
                   ? local_under(operand.tensor, *target)
                   : redistribute_local(local, local.sizes().vec(), *mesh_->replicated(), *target);
     }
-    locals.push_back(std::move(local));
+    // What is shared with a result must stay where it is.
+    locals.push_back(info_.is_view ? std::move(local) : as_kernel_operand(operand.tensor, std::move(local)));
   }
-  replace_operands(info_, operands_, locals, &argument(0));
+  replace_operands(info_, operands_, locals, &stack_[base_]);
   return locals;
 }
 
+// What was written elsewhere than where the operand lies is brought back.
 void Handler::restore_written(const Decision& decision, const LocalTensors& locals) {
   if (!info_.writes) return;
-  for (const std::size_t i : decision.restores) {
-    DTensorMeta& meta = *operands_[i].meta;
-    // What was written is whole here, and an out= tensor may have got another shape.
-    const at::Tensor back =
-        redistribute_local(locals[i], locals[i].sizes().vec(), *decision.moves[i], *meta.layout);
+  for (std::size_t i = 0; i < operands_.size(); ++i) {
+    const Operand& operand = operands_[i];
+    if (!info_.arguments[operand.argument].is_written || operand.meta == nullptr) continue;
+    DTensorMeta& meta = *operand.meta;
+    // What was moved is whole here, and an out= tensor may have got another shape.
+    const Layout* moved = decision.moves[i];
+    const at::Tensor back = moved != nullptr
+                                ? redistribute_local(locals[i], locals[i].sizes().vec(), *moved, *meta.layout)
+                                : locals[i];
     if (back.sizes() != meta.local.sizes()) {
       meta.local = back.clone();
     } else if (!back.is_same(meta.local)) {
       meta.local.copy_(back);
     }
-  }
-  for (const Operand& operand : operands_) {
-    if (info_.arguments[operand.argument].is_written && operand.meta != nullptr && operand.meta->write_back) {
-      write_through(operand.tensor);
-    }
+    if (meta.write_back) write_through(operand.tensor);
   }
 }
 
 void Handler::wrap_results(const Decision& decision, const torch::jit::Stack& arguments) {
   const std::size_t count = info_.returned_argument.size();
   std::size_t next = 0;
-  const auto wrapped = [&](at::Tensor local) -> at::Tensor {
+  ResultPlan measured;
+  const auto plan_of_next = [&](const at::Tensor& local) -> const ResultPlan& {
     const std::size_t index = next++;
-    const ResultPlan& plan = decision.results[index];
+    if (index < decision.results.size() && !decision.results[index].is_open) return decision.results[index];
+    return measured = measured_plan(decision, *mesh_, index, local);
+  };
+  const auto wrapped = [&](at::Tensor local) -> at::Tensor {
+    const std::size_t index = next;
+    const ResultPlan& plan = plan_of_next(local);
     if (!local.defined()) return local;
     at::Tensor result = info_.is_view ? wrap_view(std::move(local), plan, operands_[0].tensor,
                                                   decision.moves[0] != nullptr, info_.op, arguments, index)
@@ -193,7 +231,7 @@ void Handler::wrap_results(const Decision& decision, const torch::jit::Stack& ar
     c10::IValue& value = stack_[stack_.size() - count + r];
     if (const int written = info_.returned_argument[r]; written >= 0) {
       const at::Tensor& target = written_operand(written);
-      const ResultPlan& plan = decision.results[next++];
+      const ResultPlan& plan = plan_of_next(value.toTensor());
       // An out= tensor takes the shape of the result.
       if (target.sizes() != c10::IntArrayRef(plan.sizes)) {
         target.unsafeGetTensorImpl()->set_sizes_and_strides(plan.sizes, plan.strides);
@@ -216,28 +254,8 @@ const at::Tensor& Handler::written_operand(int argument_index) const {
   TORCH_INTERNAL_ASSERT(false, "`", info_.name, "` returns an argument that is not a tensor");
 }
 
-void Handler::finish(c10::IValue result) {
-  stack_.resize(base_);
-  stack_.push_back(std::move(result));
-}
-
-void Handler::finish(std::initializer_list<at::Tensor> results) {
-  stack_.resize(base_);
-  for (const at::Tensor& result : results) stack_.emplace_back(result);
-}
-
-void Handler::finish_written() {
-  torch::jit::Stack returned;
-  for (const int index : info_.returned_argument)
-    returned.push_back(argument(static_cast<std::size_t>(index)));
-  stack_.resize(base_);
-  for (c10::IValue& value : returned) stack_.push_back(std::move(value));
-}
-
-at::Tensor Handler::call_again() const {
-  torch::jit::Stack arguments = copy_of_arguments();
-  info_.op.callBoxed(&arguments);
-  return arguments.at(0).toTensor();
+void run_rule(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  Handler(operator_info(op), *stack).run_rule();
 }
 
 }  // namespace meshtorch

@@ -12,33 +12,27 @@ namespace meshtorch {
 
 class Handler {
  public:
-  Handler(const OperatorInfo& info, torch::jit::Stack& stack);
+  // What a caller found out already.
+  struct LookedUp {
+    CallKey key;
+    std::shared_ptr<const Decision> decision;  // null: there is none yet
+  };
 
-  // The path of one call: decide, redistribute, run locally, wrap.
+  Handler(const OperatorInfo& info, torch::jit::Stack& stack, LookedUp* looked_up = nullptr);
+
+  // The path of one call: its fate, and by rule: decide, redistribute, run locally, wrap.
   void run();
-
-  const OperatorInfo& info() const { return info_; }
-  c10::IValue& argument(std::size_t index) { return stack_[base_ + index]; }
-  const Operands& operands() const { return operands_; }
-  MeshImpl& mesh() const { return *mesh_; }
-
-  // Runs the call by its rule, or replicated if it has none.
-  void run_by_rule();
-  // Takes the arguments off the stack and puts a result on it.
-  void finish(c10::IValue result);
-  void finish(std::initializer_list<at::Tensor> results);
-  // The same with the arguments that the operator returns, or nothing.
-  void finish_written();
-  // Runs the same operator with the arguments as they are now, and gives its one result.
-  at::Tensor call_again() const;
+  // By the operator's rule, or replicated if it has none, whatever its fate.
+  void run_rule();
 
  private:
   using LocalTensors = c10::SmallVector<at::Tensor, 6>;
 
+  void run_by_rule();
+  void refuse() const;
   void collect_operands();
   void collect(const at::Tensor& tensor, std::size_t argument, int element);
   void check_plain_operands();
-  void decompose();
   void change_shape();
   CallKey key() const;
   void run_locally(const Decision& decision);
@@ -53,14 +47,21 @@ class Handler {
   torch::jit::Stack& stack_;
   const std::size_t base_;  // where the arguments begin
   Operands operands_;
+  LookedUp* const looked_up_;
   MeshImpl* mesh_ = nullptr;
   AssumedShapePtr assumed_;  // of the operands: see DTensorMeta
 };
+
+// Runs the call on the stack by its rule: what decompositions come back to.
+void run_rule(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 // Decides how a call runs; the results' sizes and strides are left open. (decide.cc)
 std::shared_ptr<Decision> decide(const OperatorInfo& info, const Operands& operands,
                                  c10::ArrayRef<c10::IValue> arguments, MeshImpl& mesh);
 // Fills in the results' sizes and strides from the local results. (decide.cc)
 void complete(Decision& decision, MeshImpl& mesh, const std::vector<at::Tensor>& local_results);
+// The plan of result tensor number `index`, whose sizes only the local result tells. (decide.cc)
+ResultPlan measured_plan(const Decision& decision, MeshImpl& mesh, std::size_t index,
+                         const at::Tensor& local);
 
 }  // namespace meshtorch

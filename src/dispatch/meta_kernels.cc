@@ -2,10 +2,10 @@
 // runs through them, as on the fake backend.
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
-#include <torch/library.h>
 
 #include <array>
-#include <memory>
+
+#include "dispatch/attach.h"
 
 namespace meshtorch {
 namespace {
@@ -63,15 +63,15 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
   return {query.new_empty(query.sizes()), key.new_empty(key.sizes()), value.new_empty(value.sizes())};
 }
 
-std::unique_ptr<torch::Library> register_meta_kernels() {
-  auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::Meta,
-                                                  __FILE__, __LINE__);
+}  // namespace
+
+void add_meta_kernels(torch::Library& library) {
   // In a Python process the operators may have kernels already.
   const auto add = [&](const char* name, const char* overload, auto kernel) {
     const auto op = c10::Dispatcher::singleton().findOp({std::string("aten::") + name, overload});
     if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::Meta)) return;
     const std::string full = *overload == '\0' ? std::string(name) : std::string(name) + "." + overload;
-    library->impl(full.c_str(), kernel);
+    library.impl(full.c_str(), kernel);
   };
   add("index_select", "", TORCH_FN(index_select));
   add("where", "self", TORCH_FN(where));
@@ -80,10 +80,6 @@ std::unique_ptr<torch::Library> register_meta_kernels() {
   add("_fused_rms_norm_backward", "", TORCH_FN(fused_rms_norm_backward));
   add("_scaled_dot_product_flash_attention_for_cpu", "", TORCH_FN(attention));
   add("_scaled_dot_product_flash_attention_for_cpu_backward", "", TORCH_FN(attention_backward));
-  return library;
 }
 
-const std::unique_ptr<torch::Library> meta_kernels = register_meta_kernels();
-
-}  // namespace
 }  // namespace meshtorch

@@ -1,9 +1,21 @@
 // Whether a plain tensor may meet a distributed one.
 #pragma once
 
-#include "dispatch/handler.h"
+#include "operator/operand.h"
 
 namespace meshtorch {
+
+// While it lives, on this thread, a composite operator is running: plain tensors that it makes inside are
+// equal on all ranks.
+class InsideComposite {
+ public:
+  InsideComposite();
+  ~InsideComposite();
+  InsideComposite(const InsideComposite&) = delete;
+  InsideComposite& operator=(const InsideComposite&) = delete;
+
+  static bool is_any();
+};
 
 // Passes if the plain operand is replicated by construction (made inside a composite operator or a backward
 // formula) or the user asked for implicit replication. Else throws an error that names the operator, the

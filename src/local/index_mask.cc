@@ -5,7 +5,23 @@
 
 namespace meshtorch {
 
+namespace {
+
+// An index that no rank holds would count as elsewhere on all of them.
+void check_indices(const at::Tensor& indices, std::int64_t size) {
+  if (!indices.is_cpu() || indices.numel() == 0) return;
+  const auto [least, largest] = at::aminmax(indices);
+  TORCH_CHECK_INDEX(
+      least.item<std::int64_t>() >= 0 && largest.item<std::int64_t>() < size,
+      "meshtorch: index out of range: ", least.item<std::int64_t>(), " to ", largest.item<std::int64_t>(),
+      " in a dim of size ", size,
+      "\n  in: a look-up in a table that is split along this dim\n  do: give indices from 0 to ", size - 1);
+}
+
+}  // namespace
+
 at::Tensor apply_mask(const IndexMask& mask, c10::IValue& table, c10::IValue& indices) {
+  check_indices(indices.toTensor(), mask.whole_size);
   const at::Tensor shifted = indices.toTensor() - mask.begin;
   const at::Tensor elsewhere = shifted.lt(0).bitwise_or_(shifted.ge(mask.size));
   indices = shifted.masked_fill(elsewhere, 0);
@@ -15,7 +31,10 @@ at::Tensor apply_mask(const IndexMask& mask, c10::IValue& table, c10::IValue& in
     one_row[static_cast<std::size_t>(mask.dim)] = 1;
     table = at::zeros(one_row, empty.options());
   }
-  return elsewhere;
+  if (elsewhere.dim() > 1) return elsewhere;
+  Shape before(static_cast<std::size_t>(mask.dim), 1);  // dims of the result before those of the index
+  before.insert(before.end(), elsewhere.sizes().begin(), elsewhere.sizes().end());
+  return elsewhere.view(before);
 }
 
 void clear_rows(const at::Tensor& result, const at::Tensor& elsewhere) {

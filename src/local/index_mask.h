@@ -8,8 +8,8 @@
 
 namespace meshtorch {
 
-// Shifts the indices into this rank's part of the table. Gives which of them lie elsewhere; those look up row
-// 0, and an empty table gets one row of zeros for that.
+// Shifts the indices into this rank's part of the table. Gives which of them lie elsewhere, with the dims
+// that the result begins with; those look up row 0, and an empty table gets one row of zeros for that.
 at::Tensor apply_mask(const IndexMask& mask, c10::IValue& table, c10::IValue& indices);
 
 // Sets the rows of `result` whose index lies elsewhere to zero.

@@ -50,8 +50,6 @@ void replace_operands(const OperatorInfo& info, const Operands& operands, c10::A
 
 std::vector<at::Tensor> change_arguments(const LocalChanges& changes, c10::IValue* arguments) {
   for (const auto& [index, value] : changes.replaced) arguments[index] = value;
-  for (const std::size_t index : changes.contiguous)
-    arguments[index] = arguments[index].toTensor().contiguous();
   if (changes.stand_in) lengthen_arguments(*changes.stand_in, arguments);
   std::vector<at::Tensor> elsewhere;
   for (const IndexMask& mask : changes.masks)

@@ -103,6 +103,19 @@ DeviceMesh DeviceMesh::operator[](std::initializer_list<const char*> names) cons
   return (*this)[Names(names.begin(), names.end())];
 }
 DeviceMesh DeviceMesh::flatten(const std::string& name) const { return DeviceMesh(impl_->flatten(name)); }
+DeviceMesh DeviceMesh::unflatten(std::int64_t axis, const std::vector<std::int64_t>& sizes,
+                                 const Names& names) const {
+  return DeviceMesh(impl_->unflatten(axis, sizes, names));
+}
+DeviceMesh DeviceMesh::unflatten(const std::string& axis, const std::vector<std::int64_t>& sizes,
+                                 const Names& names) const {
+  return unflatten(impl_->axis_named(axis), sizes, names);
+}
+DeviceMesh DeviceMesh::concatenate(const std::vector<DeviceMesh>& meshes) {
+  std::vector<std::shared_ptr<MeshImpl>> impls;
+  for (const DeviceMesh& mesh : meshes) impls.push_back(mesh.impl_);
+  return DeviceMesh(MeshImpl::concatenate(impls));
+}
 
 std::string DeviceMesh::to_string() const {
   std::string text = "DeviceMesh((";

@@ -69,7 +69,7 @@ Numbers unravel(std::int64_t index, const Numbers& shape) {
 }  // namespace
 
 std::shared_ptr<MeshImpl> MeshImpl::get(c10::DeviceType device_type, Numbers ranks, Numbers shape,
-                                        Names names, std::shared_ptr<MeshImpl> root) {
+                                        Names names, std::shared_ptr<MeshImpl> root, MeshAxes axes) {
   const auto context = current_rank();
   check_names(names, shape);
   check_ranks(ranks, shape, context->world().size);
@@ -77,6 +77,7 @@ std::shared_ptr<MeshImpl> MeshImpl::get(c10::DeviceType device_type, Numbers ran
   return context->intern(content, [&] {
     std::shared_ptr<MeshImpl> mesh(new MeshImpl());
     mesh->device_type_ = device_type;
+    mesh->axes_ = root ? std::move(axes) : root_axes(shape);
     mesh->ranks_ = std::move(ranks);
     mesh->shape_ = std::move(shape);
     mesh->names_ = std::move(names);
@@ -94,7 +95,8 @@ std::shared_ptr<MeshImpl> MeshImpl::get(c10::DeviceType device_type, Numbers ran
 std::shared_ptr<MeshImpl> MeshImpl::of_group(const Group& group, c10::DeviceType device_type, Names names) {
   const auto context = current_rank();
   const Numbers shape{group.size()};
-  if (const auto known = context->find_group(group.ranks()); known && Group(known) == group) {
+  const auto known = context->find_group(group.ranks());
+  if (known && known->process_group == group.process_group()) {
     return get(device_type, group.ranks(), shape, std::move(names));
   }
   // A group of the user's: nobody else can have this mesh, and c10d does not tell which ranks of the world it
@@ -104,6 +106,7 @@ std::shared_ptr<MeshImpl> MeshImpl::of_group(const Group& group, c10::DeviceType
   mesh->device_type_ = device_type;
   mesh->ranks_ = group.ranks();
   mesh->shape_ = shape;
+  mesh->axes_ = root_axes(shape);
   mesh->content_ =
       content_of(device_type, group.ranks(), shape, names) + c10::str("|", group.process_group().get());
   mesh->names_ = std::move(names);
@@ -163,29 +166,47 @@ Group MeshImpl::group(const std::vector<int>& axes) const {
   return groups_.emplace(axes, Group(context->group(ranks_along(axes)))).first->second;
 }
 
+std::shared_ptr<MeshImpl> MeshImpl::along(MeshAxes axes, Names names) {
+  MeshImpl& top = root();
+  const auto self = std::find(top.ranks_.begin(), top.ranks_.end(), world_rank_);
+  const auto start = self == top.ranks_.end() ? 0 : self - top.ranks_.begin();
+  Numbers ranks;
+  for (const std::int64_t position : positions_along(axes, start))
+    ranks.push_back(top.ranks_[static_cast<std::size_t>(position)]);
+  Numbers extents;
+  for (const MeshAxis& axis : axes) extents.push_back(axis_extent(axis));
+  return get(device_type_, std::move(ranks), std::move(extents), std::move(names), top.shared_from_this(),
+             std::move(axes));
+}
+
+std::optional<MeshAxis> MeshImpl::find_axis(const std::string& name) {
+  const auto own = std::find(names_.begin(), names_.end(), name);
+  if (own != names_.end()) return axes_[static_cast<std::size_t>(own - names_.begin())];
+  MeshImpl& top = root();
+  const std::scoped_lock lock(top.mutex_);
+  const auto flattened = top.flattened_.find(name);
+  return flattened == top.flattened_.end() ? std::nullopt : std::optional(flattened->second);
+}
+
 std::shared_ptr<MeshImpl> MeshImpl::sub_mesh(const Names& names) {
   TORCH_CHECK_VALUE(!names.empty(),
                     "meshtorch: a slice of a mesh needs at least one axis name\n  do: name the axes to keep");
   if (names == names_) return shared_from_this();
-  if (names.size() == 1) {
-    MeshImpl& top = root();
-    const std::scoped_lock lock(top.mutex_);
-    if (const auto found = top.flattened_.find(names[0]); found != top.flattened_.end()) {
-      if (auto mesh = found->second.lock()) return mesh;
-    }
-  }
-  std::vector<int> axes;
-  Numbers extents;
+  MeshAxes axes;
+  std::int64_t last = -1;
+  bool is_ordered = true;
   for (const std::string& name : names) {
-    const std::int64_t axis = axis_named(name);
-    TORCH_CHECK_VALUE(
-        axes.empty() || axis > axes.back(),
-        "meshtorch: the axes of a slice must keep the mesh's order\n  asked: ", join(names, ", "),
-        "\n  mesh: ", join(names_, ", "), "\n  do: name each axis once, in the mesh's order");
-    axes.push_back(static_cast<int>(axis));
-    extents.push_back(shape_[static_cast<std::size_t>(axis)]);
+    const auto found = find_axis(name);
+    const auto own = std::find(names_.begin(), names_.end(), name);
+    axes.push_back(found ? *found : axes_[static_cast<std::size_t>(axis_named(name))]);
+    if (own == names_.end()) continue;
+    is_ordered &= own - names_.begin() > last;
+    last = own - names_.begin();
   }
-  return get(device_type_, ranks_along(axes), std::move(extents), names, root().shared_from_this());
+  TORCH_CHECK_VALUE(is_ordered && are_in_order(axes),
+                    "meshtorch: the axes of a slice must keep the mesh's order\n  asked: ", join(names, ", "),
+                    "\n  mesh: ", join(names_, ", "), "\n  do: name each axis once, in the mesh's order");
+  return along(std::move(axes), names);
 }
 
 bool MeshImpl::has_slice(const MeshImpl& part) {
@@ -214,21 +235,61 @@ std::shared_ptr<MeshImpl> MeshImpl::flatten(const std::string& name) {
   const std::string flat_name = !name.empty() ? name : names_.empty() ? "flat" : join(names_, "_");
   MeshImpl& top = root();
   const bool is_taken = std::find(top.names_.begin(), top.names_.end(), flat_name) != top.names_.end();
-  TORCH_CHECK_VALUE(!is_taken || names_ == Names{flat_name},
-                    "meshtorch: the flattened axis cannot be called \"", flat_name,
-                    "\": the mesh it belongs to has an axis of that name\n  do: choose another name");
-  auto flat = get(device_type_, ranks_, {static_cast<std::int64_t>(ranks_.size())}, {flat_name},
-                  top.shared_from_this());
-  const std::scoped_lock lock(top.mutex_);
-  const auto [entry, is_new] = top.flattened_.try_emplace(flat_name, flat);
-  if (!is_new) {
-    const auto known = entry->second.lock();
-    TORCH_CHECK_VALUE(!known || known == flat, "meshtorch: the name \"", flat_name,
-                      "\" already stands for ranks ", c10::IntArrayRef(known->ranks_),
-                      "\n  do: choose another name");
-    entry->second = flat;
+  TORCH_CHECK_VALUE(!is_taken || names_ == Names{flat_name}, "meshtorch: an axis ", flat_name,
+                    " already exists for submesh of the DeviceMesh with axes ", join(top.names_, ", "),
+                    "\n  do: choose another name for the flattened axis");
+  if (names_ == Names{flat_name}) return shared_from_this();
+  const MeshAxis axis = joined_axis(axes_);
+  const MeshAxis known = [&] {
+    const std::scoped_lock lock(top.mutex_);
+    return top.flattened_.try_emplace(flat_name, axis).first->second;
+  }();
+  TORCH_CHECK_VALUE(known == axis, "meshtorch: Flatten mesh with mesh_dim_name ", flat_name,
+                    " has been created before, with ranks ",
+                    c10::IntArrayRef(along({known}, {flat_name})->ranks_), "\n  do: choose another name");
+  return along({axis}, {flat_name});
+}
+
+std::shared_ptr<MeshImpl> MeshImpl::unflatten(std::int64_t axis, const Numbers& sizes, const Names& names) {
+  const std::size_t a = axis_index(axis);
+  const std::int64_t count =
+      std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
+  TORCH_CHECK_VALUE(count == shape_[a] && std::ranges::all_of(sizes, [](std::int64_t s) { return s > 0; }),
+                    "meshtorch: an axis of ", shape_[a], " ranks cannot become axes of ",
+                    c10::IntArrayRef(sizes), " ranks\n  do: give sizes whose product is ", shape_[a]);
+  TORCH_CHECK_VALUE(names.size() == (names_.empty() ? 0 : sizes.size()), "meshtorch: ", sizes.size(),
+                    " axes in the place of one got ", names.size(),
+                    " names\n  do: give one name for each, or none to a mesh without names");
+  const auto replaced = [&](auto all, const auto& parts) {
+    const auto at = all.erase(all.begin() + static_cast<std::ptrdiff_t>(a));
+    all.insert(at, parts.begin(), parts.end());
+    return all;
+  };
+  Names all_names = names_.empty() ? Names() : replaced(names_, names);
+  const auto parts = split_axis(axes_[a], sizes);
+  if (!parts) return get(device_type_, ranks_, replaced(shape_, sizes), std::move(all_names));
+  return get(device_type_, ranks_, replaced(shape_, sizes), std::move(all_names), root().shared_from_this(),
+             replaced(axes_, *parts));
+}
+
+std::shared_ptr<MeshImpl> MeshImpl::concatenate(const std::vector<std::shared_ptr<MeshImpl>>& meshes) {
+  TORCH_CHECK_VALUE(!meshes.empty(), "meshtorch: no mesh to concatenate\n  do: give at least one");
+  MeshAxes axes;
+  Names names;
+  const Numbers& ranks = meshes[0]->root().ranks_;
+  for (const auto& mesh : meshes) {
+    TORCH_CHECK_VALUE(mesh->root().ranks_ == ranks && mesh->device_type_ == meshes[0]->device_type_,
+                      "meshtorch: meshes that were cut from different meshes cannot be concatenated\n  one: ",
+                      meshes[0]->root().content_, "\n  other: ", mesh->root().content_,
+                      "\n  do: slice them from one mesh");
+    axes.insert(axes.end(), mesh->axes_.begin(), mesh->axes_.end());
+    names.insert(names.end(), mesh->names_.begin(), mesh->names_.end());
   }
-  return flat;
+  const Numbers positions = positions_along(axes, 0);
+  TORCH_CHECK_VALUE(std::set(positions.begin(), positions.end()).size() == positions.size(),
+                    "meshtorch: meshes that overlap cannot be concatenated\n  axes: ", join(names, ", "),
+                    "\n  do: name each axis once");
+  return meshes[0]->along(std::move(axes), std::move(names));
 }
 
 }  // namespace meshtorch

@@ -12,6 +12,7 @@
 
 #include "comm/rank_context.h"
 #include "core/axis_cost.h"
+#include "core/mesh_axes.h"
 #include "mesh/attachment.h"
 #include "mesh/layout.h"
 
@@ -23,9 +24,9 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   using Names = std::vector<std::string>;
 
   // Checks the arrangement and gives this rank's one mesh of that content. `root` is the mesh it was cut
-  // from.
+  // from, in which it runs along `axes`.
   static std::shared_ptr<MeshImpl> get(c10::DeviceType device_type, Numbers ranks, Numbers shape, Names names,
-                                       std::shared_ptr<MeshImpl> root = nullptr);
+                                       std::shared_ptr<MeshImpl> root = nullptr, MeshAxes axes = {});
   // The mesh of one axis along a group; uses that group and makes none.
   static std::shared_ptr<MeshImpl> of_group(const Group& group, c10::DeviceType device_type, Names names);
 
@@ -50,6 +51,9 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   std::shared_ptr<MeshImpl> flatten(const std::string& name);
   // The mesh of the axes of both, which are cut from one mesh with names; null if they are not.
   std::shared_ptr<MeshImpl> joined_with(MeshImpl& other);
+  std::shared_ptr<MeshImpl> unflatten(std::int64_t axis, const Numbers& sizes, const Names& names);
+  // The axes of all of these, which were cut from meshes of the same ranks.
+  static std::shared_ptr<MeshImpl> concatenate(const std::vector<std::shared_ptr<MeshImpl>>& meshes);
 
   // What communication costs on each axis, for plans and choices; the same on every rank.
   std::vector<AxisCost> axis_costs() const { return std::vector<AxisCost>(shape_.size()); }
@@ -70,6 +74,10 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   Numbers ranks_along(const std::vector<int>& axes) const;
   MeshImpl& root() { return root_ ? *root_ : *this; }
   bool has_slice(const MeshImpl& part);
+  // The mesh along these axes of the root.
+  std::shared_ptr<MeshImpl> along(MeshAxes axes, Names names);
+  // The axis of this name: of this mesh, or one that was flattened. Null if there is none.
+  std::optional<MeshAxis> find_axis(const std::string& name);
 
   c10::DeviceType device_type_{};
   Numbers ranks_;
@@ -80,10 +88,11 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   std::int64_t world_rank_ = 0;
   std::optional<Numbers> coordinate_;
   std::shared_ptr<MeshImpl> root_;  // null for a mesh that was not cut from another
+  MeshAxes axes_;                   // in the root
   std::weak_ptr<RankContext> context_;
   mutable std::mutex mutex_;
   mutable std::map<std::vector<int>, Group> groups_;
-  std::map<std::string, std::weak_ptr<MeshImpl>> flattened_;  // on the root, by name
+  std::map<std::string, MeshAxis> flattened_;  // on the root, by name
   LayoutTable layouts_{*this};
   std::once_flag attached_;
   std::unique_ptr<MeshAttachment> attachment_;

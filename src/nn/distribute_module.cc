@@ -72,6 +72,15 @@ void replace_data(const at::Tensor& parameter, const at::Tensor& data) {
   impl->shallow_copy_from(plain.getIntrusivePtr());
 }
 
+void distribute_parameter(at::Tensor& parameter, const DeviceMesh& mesh, const Placements& placements,
+                          const DistributeOptions& options) {
+  at::Tensor gradient = parameter.grad();
+  if (gradient.defined()) gradient = distribute_tensor(gradient, mesh, placements, options);
+  parameter.mutable_grad() = at::Tensor();
+  replace_data(parameter, distribute_tensor(parameter.detach(), mesh, placements, options));
+  parameter.mutable_grad() = gradient;
+}
+
 torch::nn::Module& distribute_module(torch::nn::Module& module, const DeviceMesh& mesh,
                                      const PartitionFn& partition_fn, EdgeFn input_fn, EdgeFn output_fn) {
   if (input_fn || output_fn) hooks_of(module, "", "distribute_module");

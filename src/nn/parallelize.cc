@@ -9,6 +9,7 @@
 
 #include "nn/hookable_module.h"
 #include "nn/plan_axis.h"
+#include "nn/styled_modules.h"
 
 namespace meshtorch {
 namespace {
@@ -97,6 +98,14 @@ torch::nn::Module& parallelize_module(torch::nn::Module& module, const DeviceMes
       style->apply(*match.module, axis, {.module_name = match.name, .src_data_rank = options.src_data_rank});
   }
   return module;
+}
+
+std::vector<StyledModule> styled_modules(const torch::nn::Module& module, const ParallelizePlan& plan) {
+  std::vector<StyledModule> styled;
+  for (const auto& [pattern, style] : plan.entries()) {
+    for (const Match& match : matches_of(module, pattern)) styled.push_back({match.name, style});
+  }
+  return styled;
 }
 
 std::string describe_plan(const torch::nn::Module& module, const ParallelizePlan& plan) {

@@ -2,14 +2,17 @@
 // same.
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <c10/util/SmallVector.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "core/shard.h"
@@ -23,6 +26,7 @@ struct ResultPlan {
   const Layout* layout = nullptr;
   Shape sizes;
   Shape strides;
+  bool is_open = false;  // sizes and strides may depend on data: each call's local result tells them
 };
 
 // An index argument that is looked up in a split dim of a table.
@@ -32,6 +36,7 @@ struct IndexMask {
   std::int64_t dim;    // of the table
   std::int64_t begin;  // this rank's part of the dim
   std::int64_t size;
+  std::int64_t whole_size;  // of the dim
 };
 
 // On a rank that has no element of some tensor, where the operator's kernels refuse such: the call is made on
@@ -50,7 +55,6 @@ struct StandIn {
 struct LocalChanges {
   std::vector<std::pair<std::size_t, c10::IValue>> replaced;
   std::vector<IndexMask> masks;
-  std::vector<std::size_t> contiguous;  // arguments
   std::optional<StandIn> stand_in;
 };
 
@@ -58,13 +62,12 @@ struct Decision {
   std::uint64_t rules_version = 0;  // when it was made
   // For each operand tensor: the layout to bring it to, null to leave it.
   std::vector<const Layout*> moves;
-  // Operands that are written, but not where they are: they are brought back afterwards.
-  std::vector<std::size_t> restores;
   LocalChanges changes;
-  // One for each result tensor. Sizes and strides are known when the first local call has returned.
+  std::vector<const Layout*> layouts;  // of the results of the rule
+  // One for each result tensor, known when the first local call has returned.
   std::vector<ResultPlan> results;
-  // The rule bound to the call, and the results of a run on shapes alone if there was one, until the results
-  // are known.
+  // The rule bound to the call, null where it runs on whole tensors; and the results of a run on shapes alone
+  // if there was one, until the results are known.
   std::shared_ptr<const BoundRule> bound;
   std::vector<at::Tensor> shapes;
 };
@@ -72,6 +75,18 @@ struct Decision {
 // A call as numbers: the operator, each tensor's layout, type, sizes and strides, and the arguments that
 // matter.
 using CallKey = c10::SmallVector<std::int64_t, 96>;
+
+// Composite operators that were found not to decompose on distributed tensors, with gradients or without.
+class WholeCalls {
+ public:
+  bool contains(const c10::OperatorHandle& op, bool has_gradient) const {
+    return found_[has_gradient ? 1 : 0].contains(op);
+  }
+  void insert(const c10::OperatorHandle& op, bool has_gradient) { found_[has_gradient ? 1 : 0].insert(op); }
+
+ private:
+  std::array<std::unordered_set<c10::OperatorHandle>, 2> found_;
+};
 
 // Decisions made before the last rule was registered are forgotten. Bounded: when full it is emptied, since
 // programs repeat few calls many times and refill it at once.
@@ -85,6 +100,7 @@ class DecisionCache : public MeshAttachment {
   std::size_t size() const;
   std::uint64_t hits() const { return hits_; }
   std::uint64_t misses() const { return misses_; }
+  WholeCalls& whole_calls() { return whole_calls_; }
 
  private:
   struct Hash {
@@ -96,6 +112,7 @@ class DecisionCache : public MeshAttachment {
   std::uint64_t rules_version_ = 0;  // of all that is kept
   std::uint64_t hits_ = 0;
   std::uint64_t misses_ = 0;
+  WholeCalls whole_calls_;
 };
 
 // What was decided about operators on tensors of this mesh: it dies with the mesh, so that no key can outlive

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "comm/key.h"
+
 namespace meshtorch {
 namespace {
 
@@ -11,12 +13,15 @@ KnownNumber zero_or_not(bool is_zero) { return is_zero ? KnownNumber::zero : Kno
 }  // namespace
 
 KnownNumber known_number(const at::Tensor& tensor) {
-  if (!tensor.unsafeGetTensorImpl()->is_wrapped_number() || !tensor.is_cpu()) return KnownNumber::no;
+  if (!tensor.defined() || tensor.dim() != 0 || !tensor.is_cpu() || tensor.key_set().has(kMeshKey))
+    return KnownNumber::no;
   switch (tensor.scalar_type()) {
     case at::kDouble:
       return zero_or_not(*tensor.const_data_ptr<double>() == 0);
     case at::kLong:
       return zero_or_not(*tensor.const_data_ptr<std::int64_t>() == 0);
+    case at::kFloat:
+      return zero_or_not(*tensor.const_data_ptr<float>() == 0);
     default:
       return KnownNumber::no;
   }

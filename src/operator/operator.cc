@@ -8,11 +8,17 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "dispatch/special.h"
-#include "dispatch/special_random.h"
+#include "operator/corrections.h"
 #include "rules/own_rules.h"
 
 namespace meshtorch {
+
+std::string rule_name(const c10::OperatorName& op) {
+  std::string name = op.name;
+  if (name.starts_with("aten::")) name = name.substr(6);
+  return op.overload_name.empty() ? name : name + "." + op.overload_name;
+}
+
 namespace {
 
 ArgumentInfo::Kind kind_of(const c10::Type& type) {
@@ -54,12 +60,6 @@ bool is_number(const c10::Type& type) {
   if (type.kind() == c10::TypeKind::ListType)
     return is_number(*type.castRaw<c10::ListType>()->getElementType());
   return type.kind() == c10::TypeKind::NumberType;
-}
-
-std::string rule_name(const c10::OperatorName& op) {
-  std::string name = op.name;
-  if (name.starts_with("aten::")) name = name.substr(6);
-  return op.overload_name.empty() ? name : name + "." + op.overload_name;
 }
 
 std::string base_name(const std::string& name) {
@@ -107,16 +107,6 @@ std::optional<c10::OperatorHandle> functional_variant(const OperatorInfo& info,
   return std::nullopt;
 }
 
-// Lists that are written, and results of operators that no rule describes: the functional operator makes
-// them. LibTorch's own composite code would give an out= tensor another size behind our back.
-bool writes_by_functional(const OperatorInfo& info) {
-  const bool is_by_hand =
-      info.is_composite || special_operator(rule_name(info.functional->operator_name())) != nullptr;
-  return std::any_of(info.arguments.begin(), info.arguments.end(), [&](const ArgumentInfo& argument) {
-    return argument.is_out && (is_by_hand || argument.kind == ArgumentInfo::Kind::tensor_list);
-  });
-}
-
 // The rule that is in force for the operator, or for the functional operator that it is a variant of.
 const RuleEntry* rule_for(const OperatorInfo& info) {
   return rule_in_force(info.functional ? rule_name(info.functional->operator_name()) : info.name);
@@ -148,9 +138,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle)
           list != nullptr && list->getElementType()->kind() == c10::TypeKind::OptionalType;
     }
     info.is_written = a.alias_info() != nullptr && a.alias_info()->isWrite();
-    // The schema of batch norm does not say that it updates its statistics.
-    if (name.starts_with("native_batch_norm") || name.starts_with("batch_norm_update_stats"))
-      info.is_written |= info.name == "running_mean" || info.name == "running_var";
+    info.is_written |= is_written_anyway(name, info.name);
     info.is_out = info.is_written && (a.is_out() || a.kwarg_only());
     info.is_in_key = info.kind == ArgumentInfo::Kind::other && decides(*a.real_type());
     writes |= info.is_written;
@@ -179,20 +167,18 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle)
   }
   changes_shape = op.hasTag(at::Tag::inplace_view);
   is_composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-  is_view |= name == "_unsafe_view";  // some composite operators write through it
+  // The lists that go in come out, element by element, or are written.
+  const auto first_tensor = std::ranges::find_if(
+      arguments, [](const ArgumentInfo& a) { return a.kind != ArgumentInfo::Kind::other; });
+  pairs_lists = takes_lists && first_tensor->kind == ArgumentInfo::Kind::tensor_list && !is_view &&
+                !is_composite && std::ranges::all_of(schema.returns(), [](const c10::Argument& result) {
+                  return kind_of(*result.type()) == ArgumentInfo::Kind::tensor_list;
+                });
+  is_view |= is_view_anyway(name);
   if (writes) functional = functional_variant(*this, schema);
   rule = rule_for(*this);
-  special = special_operator(name);
-  if (special == nullptr && functional && writes_by_functional(*this)) special = write_results;
-  const auto is_generator = [](const ArgumentInfo& argument) { return argument.name == "generator"; };
-  if (special == nullptr && rule == nullptr && !is_composite && op.hasTag(at::Tag::nondeterministic_seeded)) {
-    if (std::any_of(arguments.begin(), arguments.end(), is_generator)) {
-      special = draw_replicated;
-    } else if (writes) {
-      special = refuse_to_draw;
-    }
-  }
   is_reshape = name == "view" || name == "_unsafe_view";
+  fate = fate_of(*this);
 }
 
 std::optional<std::size_t> OperatorInfo::find(std::string_view argument) const {

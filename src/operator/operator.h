@@ -10,11 +10,10 @@
 #include <string_view>
 #include <vector>
 
+#include "operator/fate.h"
 #include "rules/table.h"
 
 namespace meshtorch {
-
-class Handler;
 
 struct ArgumentInfo {
   enum class Kind : std::uint8_t {
@@ -42,6 +41,7 @@ struct OperatorInfo {
   std::vector<std::size_t> key_arguments;  // those that are in the key
   std::vector<std::size_t> numbers;  // values (alpha, other), of which the key has whether they are zero
   bool takes_lists = false;          // of tensors
+  bool pairs_lists = false;          // each element of them is treated by itself: _foreach_ and _fused_
   // For each result, the argument that it is (in-place, out=), or -1.
   std::vector<int> returned_argument;
   bool is_view = false;        // a result shares the memory of an argument that is not written
@@ -55,8 +55,7 @@ struct OperatorInfo {
   std::optional<c10::OperatorHandle> functional;
   // view and its kin: on a shard that does not lie as the whole does it is a copy.
   bool is_reshape = false;
-  // What is done instead of applying a rule; null for most.
-  void (*special)(Handler&) = nullptr;
+  Fate fate;
 };
 
 // Made at the first call of the operator and kept.
@@ -64,6 +63,9 @@ const OperatorInfo& operator_info(const c10::OperatorHandle& op);
 
 // The operator of a name as rules have it: "add.Tensor", "my::scale". Throws ValueError if there is none.
 const OperatorInfo& operator_named(std::string_view name);
+
+// The name as rules have it: "add.Tensor", with the namespace if it is not aten.
+std::string rule_name(const c10::OperatorName& op);
 
 // Looks up the rules of all operators anew.
 void refresh_rules();

@@ -27,8 +27,14 @@ std::unique_ptr<RuleCall> RuleCall::bind(const RuleEntry& rule, const OperatorIn
     }
   }
   try {
-    call->bound_ =
-        std::make_shared<const BoundRule>(meshtorch::bind(call->use_.rule, shapes, call->use_.hints));
+    BoundRule bound = meshtorch::bind(call->use_.rule, shapes, call->use_.hints);
+    bound.kept = call->use_.kept;
+    bound.listed = call->use_.listed;
+    bound.splits_inner = call->use_.splits_inner;
+    const bool is_of_floats = std::ranges::all_of(
+        call->order_, [&](std::size_t o) { return operands[o].tensor.is_floating_point(); });
+    if (!is_of_floats) std::erase_if(bound.kept, [](const KeptReduction& kept) { return kept.of_floats; });
+    call->bound_ = std::make_shared<const BoundRule>(std::move(bound));
   } catch (const std::invalid_argument&) {
     // Shapes that the rule does not know, or that are wrong: the operator itself will say.
     return nullptr;
@@ -139,9 +145,6 @@ bool RuleCall::apply(const LocalChange& change, const Place& place, LocalChanges
       return false;
     case LocalChange::Kind::mask_indices:
       return mask_indices(change, place, changes);
-    case LocalChange::Kind::contiguous:
-      changes.contiguous.push_back(call_.index(change.argument));
-      return true;
   }
   return false;
 }
@@ -173,11 +176,14 @@ std::optional<Range> RuleCall::part_of(const std::string& name, const Place& pla
   const Factor* factor = factor_named(name);
   if (factor == nullptr || factor->sites.empty()) return std::nullopt;
   const Site& site = factor->sites[0];
-  const auto held =
-      held_ranges(factor->size, site.dim, place.choice.operands[static_cast<std::size_t>(site.tensor)],
-                  place.mesh, place.coordinate);
-  if (held.empty()) return Range{0, 0};
-  return held.size() == 1 ? std::optional<Range>(held[0]) : std::nullopt;
+  const Placements& placements = place.choice.operands[static_cast<std::size_t>(site.tensor)];
+  // The same on every rank, also on those whose part happens to be one run.
+  const bool is_strided = std::ranges::any_of(
+      placements, [&](const Placement& p) { return p.is_shard(site.dim) && p.split_factor() > 1; });
+  if (is_strided) return std::nullopt;
+  const auto held = held_ranges(factor->size, site.dim, placements, place.mesh, place.coordinate);
+  TORCH_INTERNAL_ASSERT(held.size() <= 1, "a part of ", name, " is not one run");
+  return held.empty() ? Range{0, 0} : held[0];
 }
 
 bool RuleCall::mask_indices(const LocalChange& change, const Place& place, LocalChanges& changes) const {
@@ -191,7 +197,8 @@ bool RuleCall::mask_indices(const LocalChange& change, const Place& place, Local
   const auto part = part_of(change.factor, place);
   if (!part) return false;
   const std::size_t table = operand(static_cast<std::size_t>(site.tensor)).argument;
-  changes.masks.push_back({call_.index(change.argument), table, site.dim, part->begin, part->size});
+  changes.masks.push_back(
+      {call_.index(change.argument), table, site.dim, part->begin, part->size, factor->size});
   return true;
 }
 

@@ -27,6 +27,12 @@ const Operand* written_by(const OperatorInfo& info, const Operands& operands, st
   return nullptr;
 }
 
+bool holds_a_factor(const BoundRule& bound, int tensor) {
+  return std::ranges::any_of(bound.factors, [&](const Factor& factor) {
+    return std::ranges::any_of(factor.sites, [&](const Site& site) { return site.tensor == tensor; });
+  });
+}
+
 }  // namespace
 
 const Placements& placements_of(const Operand& operand, MeshImpl& mesh) {
@@ -45,8 +51,9 @@ Situation situation_of(const RuleCall& call, const OperatorInfo& info, const Ope
     const Operand& operand = call.operand(i);
     Placements placements = placements_of(operand, mesh);
     if (call.is_shape_only(i)) {
+      const bool is_free = !holds_a_factor(bound, static_cast<int>(i));  // it may lie anyhow
       for (Placement& p : placements) {
-        if (p.is_partial()) p = Replicate();
+        if (p.is_partial() || is_free) p = Replicate();
       }
     }
     situation.operands.push_back(std::move(placements));

@@ -25,6 +25,9 @@ class StackCall : public OpCall {
   bool is_nonzero_number(std::string_view argument) const override;
 
   std::size_t index(std::string_view argument) const;
+  const OperatorInfo& info() const { return info_; }
+  const Operands& operands() const { return operands_; }
+  c10::ArrayRef<c10::IValue> arguments() const { return arguments_; }
 
  private:
   const c10::IValue& value(std::string_view argument) const { return arguments_[index(argument)]; }

@@ -69,7 +69,7 @@ class Chooser {
     if (option.factor < 0) return std::nullopt;
     std::int64_t pieces = 0;
     for (const Site& site : bound().factors[option.factor].sites) {
-      if (site.inner != 1) return std::nullopt;
+      if (site.inner != 1 || site.slot != 0) return std::nullopt;
       if (site.tensor < bound().operand_count) {
         const Placement& now = situation_.operands[site.tensor][axis];
         const bool strided = now.kind() == Placement::Kind::strided_shard && now.is_shard(site.dim);

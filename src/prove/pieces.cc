@@ -14,8 +14,22 @@ namespace {
 
 // The terms of one axis.
 Pieces terms_of(const at::Tensor& whole, ReduceOp op, std::int64_t extent, std::uint64_t seed) {
-  TORCH_INTERNAL_ASSERT(op == ReduceOp::sum || op == ReduceOp::avg, "no terms are made for ", to_string(op));
   Pieces terms;
+  if (op == ReduceOp::min || op == ReduceOp::max || op == ReduceOp::product) {
+    at::Tensor last = whole;
+    for (std::int64_t i = 0; i + 1 < extent; ++i) {
+      const at::Tensor random = random_like(whole, seed + static_cast<std::uint64_t>(i));
+      const bool has_sign = whole.is_floating_point() || at::isSignedType(whole.scalar_type());
+      terms.push_back(op == ReduceOp::min   ? at::maximum(whole, random)
+                      : op == ReduceOp::max ? at::minimum(whole, random)
+                      : has_sign            ? at::ones_like(whole).masked_fill(at::real(random).gt(0), -1)
+                                            : at::ones_like(whole));
+      if (op == ReduceOp::product) last = last * terms.back();  // each is its own inverse
+    }
+    terms.push_back(last.clone());
+    return terms;
+  }
+  TORCH_INTERNAL_ASSERT(op == ReduceOp::sum || op == ReduceOp::avg, "no terms are made for ", to_string(op));
   at::Tensor last = op == ReduceOp::avg ? whole * extent : whole.clone();
   for (std::int64_t i = 0; i + 1 < extent; ++i) {
     terms.push_back(random_like(whole, seed + static_cast<std::uint64_t>(i)));
@@ -25,10 +39,18 @@ Pieces terms_of(const at::Tensor& whole, ReduceOp op, std::int64_t extent, std::
   return terms;
 }
 
+// The indices of a dim that rank `index` of an axis holds.
+at::Tensor held_by(std::int64_t size, const Placement& p, std::int64_t extent, std::int64_t index) {
+  std::vector<at::Tensor> runs{at::empty({0}, at::kLong)};
+  for (const Range& run : split({{0, size}}, p, extent, index))
+    runs.push_back(at::arange(run.begin, run.end(), at::kLong));
+  return at::cat(runs);
+}
+
 void split_axes(const at::Tensor& part, const Placements& placements, const Shape& mesh, std::size_t axis,
                 std::uint64_t seed, Pieces& pieces) {
   if (axis == mesh.size()) {
-    pieces.push_back(part.clone(at::MemoryFormat::Preserve));
+    pieces.push_back(part);
     return;
   }
   const Placement& p = placements[axis];
@@ -39,6 +61,8 @@ void split_axes(const at::Tensor& part, const Placements& placements, const Shap
     at::Tensor next = part;
     if (p.is_partial()) {
       next = terms[static_cast<std::size_t>(i)];
+    } else if (p.kind() == Placement::Kind::strided_shard) {
+      next = part.index_select(p.dim(), held_by(part.size(p.dim()), p, extent, i));
     } else if (p.is_shard()) {
       const Range range = chunk(part.size(p.dim()), extent, i);
       next = part.narrow(p.dim(), range.begin, range.size);
@@ -56,7 +80,16 @@ at::Tensor join_axes(c10::ArrayRef<at::Tensor> pieces, const Placements& placeme
   for (std::size_t i = 0; i < extent; ++i)
     parts.push_back(join_axes(pieces.slice(i * count, count), placements, mesh, axis + 1, disagreement));
   const Placement& p = placements[axis];
-  if (p.is_shard()) return at::cat(parts, p.dim());
+  if (p.kind() == Placement::Kind::shard) return at::cat(parts, p.dim());
+  if (p.is_shard()) {
+    std::int64_t size = 0;
+    for (const at::Tensor& part : parts) size += part.size(p.dim());
+    at::Tensor held = at::cat(parts, p.dim());
+    std::vector<at::Tensor> places;
+    for (std::size_t i = 0; i < extent; ++i)
+      places.push_back(held_by(size, p, mesh[axis], static_cast<std::int64_t>(i)));
+    return held.index_select(p.dim(), at::cat(places).argsort());
+  }
   if (p.is_partial()) {
     at::Tensor reduced = at::empty_like(parts[0]);
     // c10d and meshtorch list the reductions in one order.

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/number_text.h"
+#include "local/kernel_operand.h"
 #include "local/local_call.h"
 #include "operator/rule_call.h"
 #include "propagate/claims.h"
@@ -132,6 +133,8 @@ class CallProver {
       for (const Placement& p : claim.operands[i]) {
         if (!p.is_partial()) continue;
         if (tensor.scalar_type() == at::kBool || !has_terms(tensor) || !results_have_terms_) return false;
+        const bool is_added = p.is_partial(ReduceOp::sum) || p.is_partial(ReduceOp::avg);
+        if (!is_added && tensor.is_complex()) return false;  // no other reduction is defined
         if (p.is_partial(ReduceOp::avg) && at::isIntegralType(tensor.scalar_type(), true)) return false;
       }
     }
@@ -154,7 +157,9 @@ class CallProver {
   torch::jit::Stack stack_of(const std::vector<Pieces>& pieces, std::size_t rank) const {
     torch::jit::Stack stack = arguments_;
     std::vector<at::Tensor> locals;
-    for (const Pieces& of_operand : pieces) locals.push_back(of_operand[rank]);
+    for (std::size_t i = 0; i < pieces.size(); ++i)
+      locals.push_back(info_.is_view ? pieces[i][rank]
+                                     : as_kernel_operand(operands_[i].tensor, pieces[i][rank]));
     replace_operands(info_, operands_, locals, stack.data());
     return stack;
   }

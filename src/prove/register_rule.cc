@@ -5,6 +5,7 @@
 
 #include "operator/call_arguments.h"
 #include "prove/prove.h"
+#include "prove/register_options.h"
 #include "rules/own_rules.h"
 
 namespace meshtorch {
@@ -18,8 +19,8 @@ std::string advice_for(const OperatorInfo& info) {
 
 // Throws if no rule of the operator would ever be asked.
 void check_runs_by_rule(const OperatorInfo& info) {
-  TORCH_CHECK_VALUE(!info.functional && !info.is_composite && info.special == nullptr, "meshtorch: `",
-                    info.name, "` does not run by a rule of its own\n  it is ",
+  TORCH_CHECK_VALUE(!info.functional && info.fate.kind == Fate::Kind::rule, "meshtorch: `", info.name,
+                    "` does not run by a rule of its own\n  it is ",
                     info.functional     ? "an in-place or out= variant"
                     : info.is_composite ? "composite: LibTorch decomposes it"
                                         : "one of those that no rule describes",
@@ -79,7 +80,40 @@ void prove_on_samples(const OperatorInfo& info, const RuleEntry& entry, const Ru
   }
 }
 
+bool has_out(const OperatorInfo& info) {
+  return std::ranges::any_of(info.arguments, [](const ArgumentInfo& argument) { return argument.is_out; });
+}
+
+// The rule of as many tensors as the operator has that says nothing of their dims.
+std::string unnamed_rule(const OperatorInfo& info) {
+  std::string text;
+  const auto add = [&](std::string_view tensor) { text.append(text.empty() ? "" : ", ").append(tensor); };
+  for (const ArgumentInfo& argument : info.arguments) {
+    if (argument.kind == ArgumentInfo::Kind::other || argument.is_out) continue;
+    add(argument.kind == ArgumentInfo::Kind::tensor_list ? "_..[]" : "_..?");
+  }
+  text += " ->";
+  for (std::size_t r = 0; r < info.op.schema().returns().size(); ++r) {
+    const bool is_list = info.op.schema().returns()[r].type()->kind() == c10::TypeKind::ListType;
+    text.append(r == 0 ? " " : ", ").append(is_list ? "_..[]" : "_..");
+  }
+  return text;
+}
+
 }  // namespace
+
+void register_options(std::string_view op, ListOptions list) {
+  const OperatorInfo& named = operator_named(op);
+  const OperatorInfo& info = named.functional && has_out(named) ? operator_info(*named.functional) : named;
+  check_runs_by_rule(info);
+  const Rule rule = Rule::parse(unnamed_rule(info));
+  set_own_rule(info.name, RuleEntry([rule, list = std::move(list)](const OpCall& call) {
+                 RuleUse use{rule};
+                 use.listed = list(dynamic_cast<const StackCall&>(call));
+                 return use;
+               }));
+  refresh_rules();
+}
 
 void register_rule(std::string_view op, Rule rule, const RuleOptions& options) {
   const OperatorInfo& info = operator_named(op);

@@ -67,8 +67,9 @@ struct Growth {
     const unsigned what = change(before, after);
     if ((what & (kSpread | kReduce | kScatter)) != 0) {
       const ReduceOp op = before.is_partial() ? before.reduce_op() : after.reduce_op();
-      if (move.axes != 0 && op != move.op) return false;
-      move.op = op;
+      const bool is_mixed = move.axes != 0 && op != move.op;
+      if (is_mixed && (what == kSpread || !is_linear(op) || !is_linear(move.op))) return false;
+      move.op = is_mixed ? ReduceOp::sum : op;
     }
     changes |= what;
     const std::optional<Step::Kind> kind = kind_of(changes);

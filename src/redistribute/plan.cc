@@ -128,6 +128,16 @@ std::string_view to_string(Step::Kind kind) {
 
 bool is_collective(Step::Kind kind) { return kind != Step::Kind::slice && kind != Step::Kind::to_partial; }
 
+std::int64_t divisor_of(const Step& step, const Shape& mesh) {
+  std::int64_t divisor = 1;
+  const bool reduces = step.kind == Step::Kind::all_reduce || step.kind == Step::Kind::reduce_scatter;
+  for (const int axis : step.axes) {
+    const auto a = static_cast<std::size_t>(axis);
+    if (reduces && step.op == ReduceOp::sum && step.before[a].is_partial(ReduceOp::avg)) divisor *= mesh[a];
+  }
+  return divisor;
+}
+
 bool keeps_value(ReduceOp op, bool first_of_group) {
   return first_of_group || (op != ReduceOp::sum && op != ReduceOp::product && op != ReduceOp::bxor);
 }

@@ -29,8 +29,8 @@ struct Step {
   enum class Kind : std::uint8_t {
     all_gather,      // S -> R on every axis
     all_to_all,      // S or R -> S or R; an axis may keep its name and change its indices
-    all_reduce,      // P(op) -> R on every axis
-    reduce_scatter,  // P(op) -> S on every axis
+    all_reduce,      // P(op) -> R on every axis; sums and averages together as a sum, see divisor_of
+    reduce_scatter,  // P(op) -> S on every axis; likewise
     slice,           // local, R -> S; also any change of name on axes of extent 1 or of no elements
     to_partial,      // local, R -> P(op) on every axis: see keeps_value
   };
@@ -53,6 +53,10 @@ bool is_collective(Step::Kind kind);
 // band, bor), or if it is the first of its group; every other rank fills its tensor with the
 // identity of `op` (0 for sum and bxor, 1 for product).
 bool keeps_value(ReduceOp op, bool first_of_group);
+
+// What the result of a reduction is divided by: where sums and averages are reduced together, the number of
+// ranks on the axes that average; else 1.
+std::int64_t divisor_of(const Step& step, const Shape& mesh);
 
 struct Plan {
   std::vector<Step> steps;

@@ -281,6 +281,7 @@ class Binder {
       for (std::size_t j = k + 1; j < cell.names.size(); ++j) {
         site.inner *= sizes_.at(cell.names[j]);
       }
+      for (std::size_t j = 0; j < k; ++j) site.outer *= sizes_.at(cell.names[j]);
       factor(cell.names[k]).sites.push_back(site);
     }
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/shard.h"
+#include "meshtorch/placement.h"
 #include "meshtorch/rule_notation.h"
 
 namespace meshtorch {
@@ -20,12 +21,14 @@ struct Hints {
   std::map<std::string, std::int64_t> sizes;      // of a dim, or of a part of a compound
 };
 
-// A place where a factor stands: slot `slot` of dim `dim`; the slots after it have `inner` indices.
+// A place where a factor stands: slot `slot` of dim `dim`; the slots after it have `inner` indices, those
+// before it `outer`.
 struct Site {
   int tensor = 0;  // index in BoundRule::tensors
   int dim = 0;
   int slot = 0;
   std::int64_t inner = 1;
+  std::int64_t outer = 1;
 };
 
 // One index of the operator: "k", "a[1]" of a run, "...[-1]" of an ellipsis.
@@ -47,6 +50,22 @@ struct BoundTensor {
   Tail tail = Tail::none;  // more dims of a result, of a number only the local result tells
 };
 
+// If all operands, or `operand` alone and the others are whole, are pending by the reduction `of`, the
+// results are pending by `as`. Sums and averages need not be named where marks tell.
+struct KeptReduction {
+  ReduceOp of;
+  ReduceOp as;
+  int operand = -1;
+  bool of_floats = false;  // only: whole numbers wrap
+};
+
+// One right way to run the call on an axis, that no name of the rule tells: a placement for each operand and
+// each result.
+struct ListedOption {
+  std::vector<Placement> operands;
+  std::vector<Placement> results;
+};
+
 // Operand tensors in order (none for an absent optional, each element of a list), then results. A
 // list result is one tensor that stands for all its elements, unless an operand is a list too: then
 // the rule pairs element with element.
@@ -56,6 +75,10 @@ struct BoundRule {
   int operand_count = 0;
   std::vector<BoundTensor> tensors;
   std::vector<Factor> factors;
+  std::vector<KeptReduction> kept;
+  // Inner parts of compounds may be split too, which leaves strided shards of the compound.
+  bool splits_inner = false;
+  std::vector<ListedOption> listed;  // if there are any, they are all there is beside replication
 
   int result_count() const { return static_cast<int>(tensors.size()) - operand_count; }
   const BoundTensor& result(int index) const { return tensors[operand_count + index]; }

@@ -31,10 +31,17 @@ const Placement& placement_of(const Option& option, const BoundRule& bound, int 
 // split only by telling the local call to make less.
 bool is_splittable(const Factor& factor, const BoundRule& bound) {
   const auto& sites = factor.sites;
-  return !factor.whole &&
-         std::all_of(sites.begin(), sites.end(), [](const Site& s) { return s.slot == 0; }) &&
-         std::any_of(sites.begin(), sites.end(),
-                     [&](const Site& s) { return s.tensor < bound.operand_count; });
+  return !factor.whole && std::all_of(sites.begin(), sites.end(), [&](const Site& s) {
+    return s.slot == 0 || bound.splits_inner;
+  }) && std::any_of(sites.begin(), sites.end(), [&](const Site& s) {
+    return s.tensor < bound.operand_count;
+  });
+}
+
+// How a tensor lies in which the factor of this site is split: of an inner part, one chunk in each of the
+// outer ones.
+Placement split_at(const Site& site) {
+  return site.outer == 1 ? Shard(site.dim) : StridedShard(site.dim, site.outer);
 }
 
 bool in_a_result(const Factor& factor, const BoundRule& bound) {
@@ -63,7 +70,7 @@ void add_split(std::vector<Option>& list, const BoundRule& bound, int index, Red
   for (int t = 0; shares_terms && t < bound.operand_count; ++t) {
     if (bound.tensors[t].mark == '+') option.operands[t] = Partial();
   }
-  for (const Site& site : factor.sites) placement_of(option, bound, site.tensor) = Shard(site.dim);
+  for (const Site& site : factor.sites) placement_of(option, bound, site.tensor) = split_at(site);
   list.push_back(std::move(option));
 }
 
@@ -78,10 +85,23 @@ void add_linear(std::vector<Option>& list, const BoundRule& bound, int star, Red
   list.push_back(std::move(option));
 }
 
+void add_kept(std::vector<Option>& list, const BoundRule& bound, const KeptReduction& kept) {
+  Option option = replicate(bound);
+  option.why = std::string("keeps ").append(to_string(kept.of));
+  for (int t = 0; t < bound.operand_count; ++t) {
+    if (kept.operand < 0 || bound.tensors[t].argument == kept.operand) option.operands[t] = Partial(kept.of);
+  }
+  std::fill(option.results.begin(), option.results.end(), Partial(kept.as));
+  list.push_back(std::move(option));
+}
+
 // The size of part `index` of a factor under its own placement, plain or strided.
 std::int64_t part_size(const Factor& factor, const Option& option, const BoundRule& bound,
                        std::int64_t extent, std::int64_t index) {
-  const Placement& p = placement_of(option, bound, factor.sites[0].tensor);
+  // Where it is an inner part, the strides are those of the compound, not its own.
+  const auto outermost = std::ranges::find(factor.sites, 0, &Site::slot);
+  if (outermost == factor.sites.end()) return chunk(factor.size, extent, index).size;
+  const Placement& p = placement_of(option, bound, outermost->tensor);
   std::int64_t size = 0;
   for (const Range& r : split({{0, factor.size}}, p, extent, index)) size += r.size;
   return size;
@@ -95,6 +115,18 @@ bool chunks_agree(const Factor& factor, std::int64_t inner, std::int64_t extent)
     }
   }
   return true;
+}
+
+// The other parts of a compound have fewer indices inside or outside of them when one is narrowed.
+void update_neighbours(BoundRule& rest, const Site& narrowed_site, std::int64_t from, std::int64_t to) {
+  if (from == 0) return;
+  for (Factor& factor : rest.factors) {
+    for (Site& site : factor.sites) {
+      if (site.tensor != narrowed_site.tensor || site.dim != narrowed_site.dim) continue;
+      if (site.slot < narrowed_site.slot) site.inner = site.inner / from * to;
+      if (site.slot > narrowed_site.slot) site.outer = site.outer / from * to;
+    }
+  }
 }
 
 }  // namespace
@@ -112,6 +144,9 @@ std::vector<BoundElement> elements(const BoundRule& bound) {
     BoundElement part;
     part.rule.rule = bound.rule;
     part.rule.paired = true;
+    part.rule.kept = bound.kept;
+    part.rule.listed = bound.listed;
+    part.rule.splits_inner = bound.splits_inner;
     std::map<int, int> place;
     for (int t = 0; t < static_cast<int>(bound.tensors.size()); ++t) {
       if (bound.tensors[t].element >= 0 && bound.tensors[t].element != e) continue;
@@ -140,6 +175,11 @@ std::string Option::to_string() const {
 
 std::vector<Option> options(const BoundRule& bound, ReduceOp contracted) {
   std::vector<Option> list{replicate(bound)};
+  if (!bound.listed.empty()) {
+    for (const ListedOption& listed : bound.listed)
+      list.push_back({.operands = listed.operands, .results = listed.results, .factor = -1, .why = "listed"});
+    return list;
+  }
   for (int f = 0; f < static_cast<int>(bound.factors.size()); ++f) {
     add_split(list, bound, f, contracted);
   }
@@ -150,6 +190,7 @@ std::vector<Option> options(const BoundRule& bound, ReduceOp contracted) {
     }
     if (!has_mark(bound, '*') && has_mark(bound, '+')) add_linear(list, bound, -1, op);
   }
+  for (const KeptReduction& kept : bound.kept) add_kept(list, bound, kept);
   if (bound.paired) {
     // Elements are settled one by one, so what they share must suit them all.
     std::erase_if(list, [&](const Option& option) {
@@ -167,6 +208,7 @@ bool feasible(const Option& option, const BoundRule& bound, std::int64_t extent)
   const Factor& factor = bound.factors[option.factor];
   for (const Site& site : factor.sites) {
     if (site.inner != 1 && !chunks_agree(factor, site.inner, extent)) return false;
+    if (site.slot > 0 && placement_of(option, bound, site.tensor) != split_at(site)) return false;
   }
   const std::int64_t largest = part_size(factor, option, bound, extent, 0);
   const std::int64_t smallest = part_size(factor, option, bound, extent, extent - 1);
@@ -183,7 +225,8 @@ BoundRule narrowed(const BoundRule& bound, const Option& option, std::int64_t ex
   Factor& factor = rest.factors[option.factor];
   factor.size = part_size(factor, option, bound, extent, index);
   for (const Site& site : factor.sites) {
-    rest.tensors[site.tensor].shape[site.dim] = factor.size * site.inner;
+    rest.tensors[site.tensor].shape[site.dim] = site.outer * factor.size * site.inner;
+    update_neighbours(rest, site, bound.factors[option.factor].size, factor.size);
   }
   return rest;
 }

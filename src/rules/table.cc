@@ -35,13 +35,24 @@ RuleEntry& RuleEntry::needs_elements(bool needed) {
   return *this;
 }
 
+RuleEntry& RuleEntry::keeps(std::vector<KeptReduction> kept) {
+  kept_ = std::move(kept);
+  return *this;
+}
+
+std::vector<KeptReduction> keeps_any() {
+  return {
+      {ReduceOp::min, ReduceOp::min}, {ReduceOp::max, ReduceOp::max}, {ReduceOp::product, ReduceOp::product}};
+}
+
 RuleUse RuleEntry::use(const OpCall& call) const {
   if (choose_) {
     RuleUse use = choose_(call);
     use.needs_elements |= needs_elements_;
+    if (use.kept.empty()) use.kept = kept_;
     return use;
   }
-  RuleUse use{*rule_, {}, contracted_, changes_, shape_only_, needs_elements_};
+  RuleUse use{*rule_, {}, contracted_, changes_, shape_only_, needs_elements_, kept_};
   for (const auto& [factor, argument] : at_) use.hints.positions[factor] = call.integer(argument);
   for (const auto& [factor, argument] : rank_) {
     use.hints.lengths[factor] = static_cast<std::int64_t>(call.integers(argument).size());
@@ -57,8 +68,9 @@ RuleEntry& RuleTable::add(std::string_view op, Rule rule) {
   return entry->second.needs_elements(kernels_need_elements_);
 }
 
-void RuleTable::add(std::initializer_list<std::string_view> ops, Rule rule) {
-  for (const std::string_view op : ops) add(op, rule);
+void RuleTable::add(std::initializer_list<std::string_view> ops, Rule rule,
+                    const std::vector<KeptReduction>& kept) {
+  for (const std::string_view op : ops) add(op, rule).keeps(kept);
 }
 
 RuleEntry& RuleTable::choose(std::string_view op, std::function<RuleUse(const OpCall&)> choose) {

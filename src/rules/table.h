@@ -48,9 +48,6 @@ struct LocalChange {
     // The index argument is shifted by this rank's offset in `factor`; rows of result 0 whose index lies
     // elsewhere become zero.
     mask_indices,
-    // The tensor argument is made contiguous: a part of one need not be, and the kernel reads it as if it
-    // were.
-    contiguous,
   };
   Kind kind;
   std::string argument;
@@ -67,7 +64,14 @@ struct RuleUse {
   std::vector<std::string> shape_only = {};
   // The operator's kernels refuse tensors without elements: no rank may get an empty shard.
   bool needs_elements = false;
+  std::vector<KeptReduction> kept = {};
+  std::vector<ListedOption> listed = {};
+  bool splits_inner = false;  // see BoundRule
 };
+
+// The elements of the results are those of the operands, or the same numbers on every rank: what is pending
+// stays pending, by whatever reduction.
+std::vector<KeptReduction> keeps_any();
 
 // One operator's entry. A rule's operands are the operator's tensor arguments in schema order.
 class RuleEntry {
@@ -83,6 +87,7 @@ class RuleEntry {
   RuleEntry& local(LocalChange change);
   RuleEntry& shape_only(std::string tensor);
   RuleEntry& needs_elements(bool needed);
+  RuleEntry& keeps(std::vector<KeptReduction> kept);
 
   // The rule for one call.
   RuleUse use(const OpCall& call) const;
@@ -98,6 +103,7 @@ class RuleEntry {
   std::vector<LocalChange> changes_;
   std::vector<std::string> shape_only_;
   bool needs_elements_ = false;
+  std::vector<KeptReduction> kept_;
 };
 
 // Operators by name without "aten::", overload after a dot ("add.Tensor"). In-place and out= variants need no
@@ -106,7 +112,8 @@ class RuleTable {
  public:
   RuleEntry& add(std::string_view op, Rule rule);
   // One rule for many operators; what else they need must be the same too.
-  void add(std::initializer_list<std::string_view> ops, Rule rule);
+  void add(std::initializer_list<std::string_view> ops, Rule rule,
+           const std::vector<KeptReduction>& kept = {});
   // The rule depends on the call.
   RuleEntry& choose(std::string_view op, std::function<RuleUse(const OpCall&)> choose);
   void choose(std::initializer_list<std::string_view> ops,

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "comm/rank_context.h"
+#include "comm/scatter.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/dtensor.h"
 #include "tensor/execute.h"
@@ -11,13 +12,33 @@
 namespace meshtorch {
 namespace {
 
-// The data of the source rank along every axis, on every rank of the mesh.
-at::Tensor from_source(at::Tensor data, const MeshImpl& mesh, int source) {
+// The parts of a dim, one for each rank of an axis.
+std::vector<at::Tensor> parts_of(const at::Tensor& data, const Placement& placement, std::int64_t extent) {
+  const std::int64_t dim = placement.dim();
+  std::vector<at::Tensor> parts;
+  for (std::int64_t i = 0; i < extent; ++i) {
+    std::vector<at::Tensor> runs{data.narrow(dim, 0, 0)};
+    for (const Range& run : split({{0, data.size(dim)}}, placement, extent, i))
+      runs.push_back(data.narrow(dim, run.begin, run.size));
+    parts.push_back(runs.size() == 2 ? runs[1] : at::cat(runs, dim));
+  }
+  return parts;
+}
+
+// This rank's part, under a layout without pending axes, of the data that the source rank along every axis
+// has.
+at::Tensor from_source(at::Tensor data, const Layout& layout, int source) {
+  const MeshImpl& mesh = *layout.mesh;
+  for (const std::int64_t extent : mesh.shape()) {
+    TORCH_CHECK_VALUE(source >= 0 && source < extent, "meshtorch: src_data_rank ", source,
+                      " is not in an axis of ", extent, " ranks");
+  }
   for (std::size_t axis = 0; axis < mesh.shape().size(); ++axis) {
+    if (mesh.shape()[axis] == 1) continue;
     const Group group = mesh.group({static_cast<int>(axis)});
-    TORCH_CHECK_VALUE(source >= 0 && source < group.size(), "meshtorch: src_data_rank ", source,
-                      " is not in an axis of ", group.size(), " ranks");
-    if (group.size() > 1) data = wait_tensor(broadcast(data, source, group));
+    const Placement& p = layout.placements[axis];
+    data = p.is_shard() ? scatter_parts(parts_of(data, p, mesh.shape()[axis]), source, group)
+                        : wait_tensor(broadcast(data, source, group));
   }
   return data;
 }
@@ -76,16 +97,21 @@ DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, cons
   const Layout* layout = checked_layout(impl, placements, tensor.dim());
   for (const Placement& p : layout->placements) {
     TORCH_CHECK_VALUE(!p.is_partial() || p.reduce_op() == ReduceOp::sum || p.reduce_op() == ReduceOp::avg,
-                      "meshtorch: distribute_tensor splits into sums and averages only, not ", p.to_string());
+                      "meshtorch: distribute_tensor splits into sums and averages only: conversion is not "
+                      "supported to ",
+                      p.to_string(), "\n  do: give Partial(sum) or Partial(avg)");
   }
   const at::NoGradGuard no_grad;
   const bool communicates =
       options.src_data_rank.has_value() && !tensor.is_meta() && impl.coordinate().has_value();
   at::Tensor data = tensor.detach();
   if (data.device().type() != mesh.device_type() && !data.is_meta()) data = data.to(mesh.device_type());
-  if (communicates) data = from_source(data, impl, *options.src_data_rank);
-  const Layout* replicated = impl.replicated();
-  at::Tensor local = redistribute_local(data, tensor.sizes().vec(), *replicated, *layout);
+  const Layout* held = impl.replicated();
+  if (communicates) {
+    held = impl.layout(gradient_placements(layout->placements));
+    data = from_source(data, *held, *options.src_data_rank);
+  }
+  at::Tensor local = redistribute_local(data, tensor.sizes().vec(), *held, *layout);
   // The shard owns its memory, and only as much as it needs.
   if (local.is_alias_of(tensor) || local.numel() != data.numel())
     local = local.clone(at::MemoryFormat::Contiguous);

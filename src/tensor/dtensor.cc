@@ -7,6 +7,7 @@
 
 #include "autograd/differentiable.h"
 #include "comm/pending.h"
+#include "meshtorch/collectives.h"
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
@@ -31,6 +32,16 @@ bool is_split(const Layout& layout) {
   return false;
 }
 
+// The tensor of the first rank along every axis that has copies, on all of them.
+at::Tensor copies_of_first(at::Tensor local, const Layout& layout) {
+  if (!layout.mesh->coordinate() || local.is_meta()) return local;
+  for (std::size_t axis = 0; axis < layout.placements.size(); ++axis) {
+    if (!layout.placements[axis].is_replicate() || layout.mesh->shape()[axis] == 1) continue;
+    local = wait_tensor(broadcast(local, 0, layout.mesh->group({static_cast<int>(axis)})));
+  }
+  return local;
+}
+
 }  // namespace
 
 bool is_dtensor(const at::Tensor& tensor) { return tensor.defined() && meta_of(tensor) != nullptr; }
@@ -47,7 +58,7 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
   const Layout* layout = checked_layout(impl, placements, local.dim());
   Shape shape;
   if (options.run_check) {
-    shape = shape_of_checked_shards(local.detach(), *layout, options.shape);
+    shape = shape_of_checked_shards(local, *layout, options.shape);
   } else {
     shape = options.shape ? *options.shape : shape_of_equal_shards(local.sizes(), *layout);
     TORCH_CHECK_VALUE(shape.size() == local.sizes().size(), "meshtorch: from_local: the shape has ",
@@ -69,6 +80,7 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
         // A rank outside the mesh holds a stand-in.
         at::Tensor mine =
             impl.coordinate() ? x.detach() : at::zeros(local_shape_of(shape, *layout), x.options());
+        if (options.run_check) mine = copies_of_first(std::move(mine), *layout);
         at::Tensor wrapped = wrap(std::move(mine), layout, shape, strides);
         distributed(wrapped, "from_local").assumed = assumed;
         return wrapped;

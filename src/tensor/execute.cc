@@ -7,11 +7,13 @@
 #include <numeric>
 
 #include "comm/pending.h"
+#include "comm/reduce.h"
 #include "mesh/mesh_impl.h"
 #include "meshtorch/collectives.h"
 #include "redistribute/plan_cache.h"
 #include "redistribute/transfer.h"
 #include "tensor/meta.h"
+#include "tensor/move_record.h"
 
 namespace meshtorch {
 namespace {
@@ -25,13 +27,14 @@ class StepRun {
   at::Tensor run(const at::Tensor& local) const {
     const bool is_outside = !mesh_.coordinate().has_value();
     if (is_outside && is_collective(step_.kind)) return at::zeros(shape_after(coordinate_), local.options());
+    if (divisor_of(step_, mesh_.shape()) > 1) check_reducible(c10d::ReduceOp::AVG, {local});
     switch (step_.kind) {
       case Step::Kind::all_gather:
         return all_gather(local);
       case Step::Kind::all_to_all:
         return exchange(local);
       case Step::Kind::all_reduce:
-        return all_reduce(local, step_.op, group());
+        return averaged(all_reduce(local, step_.op, group()));
       case Step::Kind::reduce_scatter:
         return reduce_scatter(local);
       case Step::Kind::slice:
@@ -157,6 +160,12 @@ class StepRun {
     return result;
   }
 
+  // The sum that was reduced, divided where some axes average.
+  at::Tensor averaged(const at::Tensor& reduced) const {
+    const std::int64_t divisor = divisor_of(step_, mesh_.shape());
+    return divisor == 1 ? reduced : reduced.div(divisor);
+  }
+
   at::Tensor reduce_scatter(const at::Tensor& local) const {
     const std::vector<Shape> all = members();
     std::vector<at::Tensor> terms;
@@ -168,7 +177,7 @@ class StepRun {
     for (at::Tensor& term : terms) {
       if (term.numel() < largest) term = at::cat({term, term.new_zeros({largest - term.numel()})});
     }
-    const at::Tensor packed = reduce_scatter_tensor(at::cat(terms), step_.op, 0, group());
+    const at::Tensor packed = averaged(reduce_scatter_tensor(at::cat(terms), step_.op, 0, group()));
     const Pieces mine = pieces_between(coordinate_, coordinate_);
     const Shape shape = shape_after(coordinate_);
     if (mine.size() == 1) return packed.narrow(0, 0, count(mine)).view(shape);
@@ -221,6 +230,7 @@ at::Tensor redistribute_local(const at::Tensor& local, const Shape& shape, const
   if (&from == &to) return local;
   check_shard(local, shape, from);
   const auto plan = plan_between(shape, static_cast<std::int64_t>(local.element_size()), from, to);
+  record_move(local, shape, from, to, *plan);
   at::Tensor current = local;
   for (const Step& step : plan->steps) current = StepRun(step, shape, *from.mesh).run(current);
   return current;

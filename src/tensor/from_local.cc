@@ -50,7 +50,7 @@ Shape shape_of_equal_shards(c10::IntArrayRef local, const Layout& layout) {
 
 namespace {
 
-Shape compare_shards(const Shape& local, at::ScalarType type, const Layout& layout,
+Shape compare_shards(const Shape& local, at::ScalarType type, bool requires_grad, const Layout& layout,
                      const std::optional<Shape>& claimed, const Exchange& exchange) {
   constexpr std::size_t kMaxDims = 24;
   const MeshImpl& mesh = *layout.mesh;
@@ -58,12 +58,14 @@ Shape compare_shards(const Shape& local, at::ScalarType type, const Layout& layo
   TORCH_CHECK_VALUE(local.size() <= kMaxDims, "meshtorch: from_local checks tensors of at most ", kMaxDims,
                     " dims");
 
-  // What every rank must know of every other: dims, type, layout, sizes.
-  std::vector<std::int64_t> mine(kMaxDims + 3);
+  // What every rank must know of every other: dims, type, layout, whether it requires gradients, sizes.
+  constexpr std::size_t kBeforeSizes = 4;
+  std::vector<std::int64_t> mine(kMaxDims + kBeforeSizes);
   mine[0] = static_cast<std::int64_t>(local.size());
   mine[1] = static_cast<std::int64_t>(type);
   mine[2] = static_cast<std::int64_t>(hash_value(layout.placements) & 0x7FFFFFFFFFFFFFFFULL);
-  std::copy(local.begin(), local.end(), mine.begin() + 3);
+  mine[3] = requires_grad ? 1 : 0;
+  std::copy(local.begin(), local.end(), mine.begin() + kBeforeSizes);
   const std::vector<int> axes = all_axes(mesh);
   const at::Tensor table = exchange(at::tensor(mine, at::kLong).unsqueeze(0), mesh.group(axes)).contiguous();
   const auto* rows = table.const_data_ptr<std::int64_t>();
@@ -81,7 +83,11 @@ Shape compare_shards(const Shape& local, at::ScalarType type, const Layout& layo
                       mesh.ranks()[m], ": ", c10::toString(static_cast<at::ScalarType>(row(m)[1])));
     TORCH_CHECK_VALUE(row(m)[2] == row(0)[2], "meshtorch: from_local: rank ", mesh.ranks()[m],
                       " passed other placements than rank ", mesh.ranks()[0]);
-    shards.emplace_back(row(m) + 3, row(m) + 3 + row(m)[0]);
+    TORCH_CHECK_VALUE(row(m)[3] == row(0)[3], "meshtorch: from_local: the shard of rank ",
+                      mesh.ranks()[row(m)[3] == 1 ? m : 0], " requires gradients, that of rank ",
+                      mesh.ranks()[row(m)[3] == 1 ? 0 : m],
+                      " does not\n  do: call requires_grad_() on all ranks or on none");
+    shards.emplace_back(row(m) + kBeforeSizes, row(m) + kBeforeSizes + row(m)[0]);
   }
   // The size of a split dim is the sum over the ranks that split it, with coordinate 0 on the other axes.
   Shape shape(shards[0].size(), 0);
@@ -110,7 +116,8 @@ Shape compare_shards(const Shape& local, at::ScalarType type, const Layout& layo
 
 Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout,
                               const std::optional<Shape>& claimed) {
-  return compare_shards(local.sizes().vec(), local.scalar_type(), layout, claimed, gather_rows);
+  return compare_shards(local.sizes().vec(), local.scalar_type(), local.requires_grad(), layout, claimed,
+                        gather_rows);
 }
 
 // That of one tensor, or of several together.
@@ -144,7 +151,8 @@ void compare_assumed(const AssumedShapePtr& assumed) {
   if (!assumed || assumed->is_compared) return;
   for (const AssumedShapePtr& part : assumed->parts) compare_assumed(part);
   if (assumed->layout != nullptr)
-    compare_shards(assumed->local, assumed->type, *assumed->layout, assumed->shape, gather_rows_quietly);
+    compare_shards(assumed->local, assumed->type, /*requires_grad=*/false, *assumed->layout, assumed->shape,
+                   gather_rows_quietly);
   assumed->is_compared = true;
 }
 

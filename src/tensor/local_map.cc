@@ -5,8 +5,10 @@
 
 #include <cstdlib>
 
+#include "mesh/mesh_impl.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/error.h"
+#include "tensor/from_local.h"
 
 namespace meshtorch::detail {
 namespace {
@@ -165,7 +167,10 @@ void LocalMapCall::output(at::Tensor& tensor) {
   // Sizes are exchanged only if shards may differ.
   bool is_split = false;
   for (const Placement& p : lies) is_split = is_split || p.is_shard();
-  FromLocalOptions options{.run_check = is_uneven_ && is_split};
+  FromLocalOptions options;
+  if (is_uneven_ && is_split) {
+    options.shape = shape_of_checked_shards(tensor.detach(), *mesh_->impl().layout(lies), std::nullopt);
+  }
   if (!settings_.in_grad_placements) options.grad_placements = gradient_of(lies);
   tensor = DTensor::from_local(tensor, *mesh_, lies, options);
 }

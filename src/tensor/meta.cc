@@ -21,10 +21,9 @@ c10::intrusive_ptr<c10::BackendMeta> DTensorMeta::clone(const c10::intrusive_ptr
 namespace {
 
 const std::string& memory_error() {
-  static const std::string text =
-      std::string(kHasNoMemory) +
-      "\n  in: data_ptr() or storage(), which printing and torch::save call\n  do: print DTensor(x), read "
-      "DTensor(x).full_tensor() or to_local(), save with meshtorch::checkpoint";
+  static const std::string text = c10::str(
+      kHasNoMemory, "\n  in: data_ptr() or storage(), which printing and torch::save call\n  do: print ",
+      "DTensor(x), read DTensor(x).full_tensor() or to_local(), save with meshtorch::checkpoint");
   return text;
 }
 
@@ -43,7 +42,7 @@ at::Tensor wrap(at::Tensor local, const Layout* layout, c10::IntArrayRef sizes, 
   c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
   const c10::DispatchKeySet keys = local.key_set().add(kMeshKey).add(kCompositeKey);
   auto impl = c10::make_intrusive<c10::TensorImpl>(keys, local.dtype(), local.device());
-  impl->set_sizes_and_strides(sizes, strides);
+  impl->set_sizes_and_strides(sizes, strides, local.storage_offset());
   auto meta = c10::make_intrusive<DTensorMeta>();
   meta->mesh = layout->mesh->shared_from_this();
   meta->layout = layout;

@@ -1,9 +1,12 @@
 // Random distributed tensors: the state of a rank and the factories.
 #include "meshtorch/random.h"
 
+#include <ATen/Dispatch.h>
+#include <ATen/Dispatch_v2.h>
 #include <ATen/ops/empty.h>
 
 #include <functional>
+#include <limits>
 #include <utility>
 
 #include "comm/rank_context.h"
@@ -102,10 +105,32 @@ at::Tensor random_permutation(std::int64_t n) {
   return permutation;
 }
 
-Distribution integers_between(std::int64_t low, std::int64_t high) {
+void refuse_generator(const char* op, const std::optional<at::Generator>& generator) {
+  TORCH_CHECK_VALUE(!generator, "meshtorch: `", op,
+                    "` got a generator, but the numbers of a distributed tensor do not come from one\n  "
+                    "argument: generator\n  do: leave it out, and "
+                    "choose the numbers with meshtorch::manual_seed or set_rng_state");
+}
+
+void check_integers(std::int64_t least, std::int64_t largest, at::ScalarType type) {
+  using Wide = long double;  // holds all 64 bits
+  const bool fits = AT_DISPATCH_V2(type, "integers", AT_WRAP([&]() -> bool {
+                                     using Limits = std::numeric_limits<scalar_t>;
+                                     return static_cast<Wide>(least) >= static_cast<Wide>(Limits::lowest()) &&
+                                            static_cast<Wide>(largest) <= static_cast<Wide>(Limits::max());
+                                   }),
+                                   AT_EXPAND(AT_ALL_TYPES), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES), at::kBool,
+                                   at::kHalf, at::kBFloat16);
+  TORCH_CHECK_VALUE(fits, "meshtorch: type ", type, " does not hold the integers from ", least, " to ",
+                    largest,
+                    "\n  in: a call that draws integers\n  do: pass bounds inside the type, or a wider type");
+}
+
+Distribution integers_between(std::int64_t low, std::int64_t high, at::ScalarType type) {
   TORCH_CHECK_VALUE(
       low < high, "meshtorch: there is no integer from ", low, " to below ", high,
       "\n  in: a call that draws integers\n  do: pass a lower bound that is less than the upper one");
+  check_integers(low, high - 1, type);
   return Distribution::integers(low, static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low));
 }
 
@@ -126,7 +151,9 @@ DTensor randn(const Shape& size, const DeviceMesh& mesh, const Placements& place
 DTensor randint(std::int64_t low, std::int64_t high, const Shape& size, const DeviceMesh& mesh,
                 const Placements& placements, const at::TensorOptions& options) {
   return make_random(size, mesh, placements, options, [&](const Layout& layout, const at::TensorOptions& o) {
-    return random_local(size, layout, o.has_dtype() ? o : o.dtype(at::kLong), integers_between(low, high));
+    const at::TensorOptions typed = o.has_dtype() ? o : o.dtype(at::kLong);
+    return random_local(size, layout, typed,
+                        integers_between(low, high, c10::typeMetaToScalarType(typed.dtype())));
   });
 }
 

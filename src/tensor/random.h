@@ -1,6 +1,7 @@
 // New shards of random numbers, and the call number that each takes.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
 #include "core/distribution.h"
@@ -24,7 +25,12 @@ at::Tensor random_tensor(const Shape& sizes, const Layout& layout, const at::Ten
 // A random permutation of 0 … n - 1, whole.
 at::Tensor random_permutation(std::int64_t n);
 
-// Integers in [low, high). Throws ValueError if there are none.
-Distribution integers_between(std::int64_t low, std::int64_t high);
+// Throws if there is a generator: the numbers of distributed tensors come from none.
+void refuse_generator(const char* op, const std::optional<at::Generator>& generator);
+
+// Integers in [low, high). Throws ValueError if there are none, or the type does not hold them all.
+Distribution integers_between(std::int64_t low, std::int64_t high, at::ScalarType type);
+// Throws ValueError if the type does not reach from `least` to `largest`.
+void check_integers(std::int64_t least, std::int64_t largest, at::ScalarType type);
 
 }  // namespace meshtorch

@@ -40,6 +40,8 @@ at::Tensor redistribute_tensor(const at::Tensor& tensor, const Layout* to,
   return differentiable(
       "RedistributeBackward", tensor, [=](const at::Tensor& x) { return moved(x, to, options); },
       [=](const at::Tensor& gradient) {
+        distributed(gradient, "redistribute");
+        if (from == to) return gradient.scalar_type() == dtype ? gradient : gradient.to(dtype);
         const at::Tensor result = redistribute_tensor(
             gradient, back, {.async_op = options.async_op, .forward_dtype = options.backward_dtype});
         return result.scalar_type() == dtype ? result : result.to(dtype);

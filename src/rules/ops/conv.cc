@@ -71,16 +71,13 @@ void add_pooling(RuleTable& ops) {
   }
   ops.add({"max_pool2d_with_indices", "adaptive_max_pool2d"}, "a.. _ _ -> a.. _ _, a.. _ _");
   ops.add({"max_pool3d_with_indices", "adaptive_max_pool3d"}, "a.. _ _ _ -> a.. _ _ _, a.. _ _ _");
-  const LocalChange contiguous_indices{LocalChange::Kind::contiguous, "indices"};
   for (const char* op : {"max_pool2d_with_indices_backward", "adaptive_max_pool2d_backward",
                          "fractional_max_pool2d_backward"}) {
-    ops.add(op, "*a.. _ _, a.. h! w!, a.. _ _ -> a.. h! w!").shape_only("self").local(contiguous_indices);
+    ops.add(op, "*a.. _ _, a.. h! w!, a.. _ _ -> a.. h! w!").shape_only("self");
   }
   for (const char* op : {"max_pool3d_with_indices_backward", "adaptive_max_pool3d_backward",
                          "fractional_max_pool3d_backward"}) {
-    ops.add(op, "*a.. _ _ _, a.. d! h! w!, a.. _ _ _ -> a.. d! h! w!")
-        .shape_only("self")
-        .local(contiguous_indices);
+    ops.add(op, "*a.. _ _ _, a.. d! h! w!, a.. _ _ _ -> a.. d! h! w!").shape_only("self");
   }
   ops.add("fractional_max_pool2d", "n c _ _, n c _ -> n c _ _, n c _ _");
   ops.add("fractional_max_pool3d", "n c _ _ _, n c _ -> n c _ _ _, n c _ _ _");
@@ -105,7 +102,12 @@ RuleUse constant_pad(const OpCall& call) {
     operand += is_padded ? " _" : name;
     result += is_padded ? " _" : name;
   }
-  return {Rule::parse(operand + " ->" + result)};
+  // Zeros add nothing to a sum; any number is its own average, minimum and maximum.
+  const bool is_zero = !call.is_nonzero_number("value");
+  RuleUse use{Rule::parse((is_zero ? "*" : "") + operand + " ->" + result)};
+  use.kept = {{ReduceOp::min, ReduceOp::min}, {ReduceOp::max, ReduceOp::max}};
+  if (!is_zero) use.kept.push_back({ReduceOp::avg, ReduceOp::avg});
+  return use;
 }
 
 void add_padding(RuleTable& ops) {

@@ -1,5 +1,7 @@
 // Rules of operators that look up, or write to, the places that an index tensor names.
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <optional>
 
 #include "rules/table.h"
@@ -47,10 +49,20 @@ RuleUse with_source(const OpCall& call, Rule rule) {
   return call.shape("source") == expected ? along_dim(call, rule, whole) : RuleUse{whole};
 }
 
+// Along a split dim each rank gives what it holds, if that is not more than there is.
+RuleUse index_select(const OpCall& call) {
+  const auto dim = indexed_dim(call);
+  const bool may_split = dim && call.shape("index").size() == 1 &&
+                         call.shape("index")[0] <= call.shape("self")[static_cast<std::size_t>(*dim)];
+  RuleUse use =
+      along_dim(call, may_split ? Rule("*a.. s b.., i -> a.. i b..") : Rule("*a.. s! b.., i -> a.. i b.."),
+                "_.., _.. -> _..");
+  if (may_split) use.changes = {{LocalChange::Kind::mask_indices, "index", "s"}};
+  return use;
+}
+
 void add_along_dim(RuleTable& ops) {
-  ops.choose("index_select", [](const OpCall& call) {
-    return along_dim(call, "*a.. s! b.., i -> a.. i b..", "_.., _.. -> _..");
-  });
+  ops.choose("index_select", index_select);
   ops.choose("index_fill.int_Scalar", [](const OpCall& call) {
     return along_dim(call, "a.. s! b.., _ -> a.. s! b..", "_.., _.. -> _..");
   });
@@ -77,7 +89,7 @@ struct ElementIndex {
 };
 
 // Nothing is broadcast: a dim in which the index is smaller counts from the front, and is whole.
-std::optional<ElementIndex> element_index(const OpCall& call, bool is_i_whole) {
+std::optional<ElementIndex> element_index(const OpCall& call, bool is_i_whole, bool is_s_whole = true) {
   const auto dim = indexed_dim(call);
   const Shape self = call.shape("self");
   const Shape index = call.shape("index");
@@ -88,7 +100,7 @@ std::optional<ElementIndex> element_index(const OpCall& call, bool is_i_whole) {
     const std::string number = std::to_string(d);
     if (d == static_cast<std::size_t>(*dim)) {
       const bool is_equal = src[d] == index[d];
-      text.self += " s!";
+      text.self += is_s_whole ? " s!" : " s";
       text.index += is_i_whole || !is_equal ? " i!" : " i";
       text.src += is_equal ? " i" : " _";
     } else if (index[d] == self[d] && src[d] == self[d]) {
@@ -104,10 +116,18 @@ std::optional<ElementIndex> element_index(const OpCall& call, bool is_i_whole) {
   return text;
 }
 
+std::int64_t count_of(const Shape& shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+// As index_select.
 RuleUse gather(const OpCall& call) {
-  const auto text = element_index(call, false);
+  const bool may_split = count_of(call.shape("index")) <= count_of(call.shape("self"));
+  const auto text = element_index(call, false, !may_split);
   if (!text) return {"_.., _.. -> _.."};
-  return {Rule::parse("*" + text->self + "," + text->index + " ->" + text->index)};
+  RuleUse use{Rule::parse("*" + text->self + "," + text->index + " ->" + text->index)};
+  if (may_split) use.changes = {{LocalChange::Kind::mask_indices, "index", "s"}};
+  return use;
 }
 
 // Numbers are written, or combined with what is there.

@@ -4,15 +4,31 @@
 namespace meshtorch {
 namespace {
 
+constexpr bool kOfFloats = true;
+
+// Of equal order before and after: the largest stays the largest.
+std::vector<KeptReduction> keeps_order() {
+  return {{ReduceOp::min, ReduceOp::min}, {ReduceOp::max, ReduceOp::max}};
+}
+
 // A cast to whole numbers or to bool does not commute with a sum. Numbers of c10::ScalarType.
 bool keeps_sums(std::int64_t dtype) {
   constexpr std::int64_t kHalf = 5, kComplexDouble = 10, kBFloat16 = 15;
   return (dtype >= kHalf && dtype <= kComplexDouble) || dtype == kBFloat16;
 }
 
+bool is_complex(std::int64_t dtype) {
+  constexpr std::int64_t kComplexHalf = 8, kComplexDouble = 10;
+  return dtype >= kComplexHalf && dtype <= kComplexDouble;
+}
+
+// One to real numbers of any kind keeps their order; there is none among complex ones.
 RuleUse to_copy(const OpCall& call) {
-  if (call.has("dtype") && !keeps_sums(call.integer("dtype"))) return {"... -> ..."};
-  return {"*... -> ..."};
+  if (!call.has("dtype")) return {.rule = "*... -> ...", .kept = keeps_any()};
+  if (!keeps_sums(call.integer("dtype"))) return {"... -> ..."};
+  RuleUse use{"*... -> ..."};
+  if (!is_complex(call.integer("dtype"))) use.kept = keeps_order();
+  return use;
 }
 
 // Terms that are divided by zero are infinite and do not add up to the quotient of their sum: only a number
@@ -28,13 +44,19 @@ RuleUse divide_by_number(const OpCall& call) {
 }
 
 void add_linear(RuleTable& ops) {
-  ops.add({"neg", "clone", "alias", "alias_copy", "detach", "detach_copy", "lift", "lift_fresh",
-           "lift_fresh_copy", "_lazy_clone", "_conj", "_conj_copy", "_conj_physical", "_neg_view",
-           "_neg_view_copy", "mul.Scalar", "deg2rad", "rad2deg"},
-          "*... -> ...");
+  ops.add({"clone", "alias", "alias_copy", "detach", "detach_copy", "lift", "lift_fresh", "lift_fresh_copy",
+           "_lazy_clone"},
+          "*... -> ...", keeps_any());
+  ops.add({"neg", "_neg_view", "_neg_view_copy"}, "*... -> ...",
+          {{ReduceOp::min, ReduceOp::max, -1, kOfFloats}, {ReduceOp::max, ReduceOp::min, -1, kOfFloats}});
+  ops.add({"deg2rad", "rad2deg"}, "*... -> ...", keeps_order());
+  ops.add({"_conj", "_conj_copy", "_conj_physical", "mul.Scalar"}, "*... -> ...");
   ops.choose("_to_copy", to_copy);
 
-  ops.add({"add.Tensor", "sub.Tensor", "rsub.Tensor", "lerp.Scalar", "complex"}, "+..., +... -> ...");
+  // The same number added everywhere changes no order.
+  ops.add({"add.Tensor", "sub.Tensor"}, "+..., +... -> ...",
+          {{ReduceOp::min, ReduceOp::min, 0, kOfFloats}, {ReduceOp::max, ReduceOp::max, 0, kOfFloats}});
+  ops.add({"rsub.Tensor", "lerp.Scalar", "complex"}, "+..., +... -> ...");
   ops.add("lerp.Tensor", "+..., +..., ... -> ...");
   ops.add("where.self", "..., +..., +... -> ...");
   ops.add("mul.Tensor", "*..., *... -> ...");
@@ -110,9 +132,11 @@ void add_unary(RuleTable& ops) {
 
 // One tensor and numbers. A number added to a pending sum would be added once on each rank.
 void add_with_scalar(RuleTable& ops) {
-  ops.add({"add.Scalar",
-           "sub.Scalar",
-           "rsub.Scalar",
+  ops.add({"add.Scalar", "sub.Scalar"}, "... -> ...",
+          {{ReduceOp::min, ReduceOp::min, -1, kOfFloats},
+           {ReduceOp::max, ReduceOp::max, -1, kOfFloats},
+           {ReduceOp::avg, ReduceOp::avg, -1, kOfFloats}});
+  ops.add({"rsub.Scalar",
            "_add_relu.Scalar",
            "div.Scalar_mode",
            "floor_divide.Scalar",
@@ -190,8 +214,6 @@ void add_binary(RuleTable& ops) {
            "copysign.Tensor",
            "nextafter",
            "heaviside",
-           "maximum",
-           "minimum",
            "fmax",
            "fmin",
            "gcd",
@@ -231,6 +253,8 @@ void add_binary(RuleTable& ops) {
            "special_shifted_chebyshev_polynomial_v", "special_shifted_chebyshev_polynomial_w",
            "special_xlog1py", "special_zeta"},
           "..., ... -> ...");
+  ops.add("maximum", "..., ... -> ...").keeps({{ReduceOp::max, ReduceOp::max}});
+  ops.add("minimum", "..., ... -> ...").keeps({{ReduceOp::min, ReduceOp::min}});
   ops.add({"_dirichlet_grad", "masked_fill.Tensor"}, "..., ..., ... -> ...");
   ops.add("clamp.Tensor", "..., ...?, ...? -> ...");
 }

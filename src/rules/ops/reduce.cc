@@ -109,21 +109,29 @@ void add_parted(RuleTable& ops) {
   ops.choose("count_nonzero.dim_IntList",
              [](const OpCall& call) { return along(listed_dims_or_none(call), {.whole = false}); });
 
-  ops.add("histc", "a.. -> _");  // between the limits that special.cc sees to
+  ops.choose("linalg__powsum", [](const OpCall& call) {
+    return along(listed_dims(call), {.then = kept(call), .whole = false});
+  });
+  ops.add("_foreach_powsum.Scalar", "a..[] -> []");
+
+  ops.add("histc", "a.. -> _");  // between the limits that decompose/reduce.cc sees to
   ops.add("prod", "a.. ->").reduce(ReduceOp::product);
-  for (const char* op : {"max", "any", "_is_any_true"}) {
+  // What is pending by the operator's own reduction stays so.
+  ops.add("max", "a.. ->").reduce(ReduceOp::max).keeps({{ReduceOp::max, ReduceOp::max}});
+  ops.add("min", "a.. ->").reduce(ReduceOp::min).keeps({{ReduceOp::min, ReduceOp::min}});
+  for (const char* op : {"any", "_is_any_true"}) {
     ops.add(op, "a.. ->").reduce(ReduceOp::max);
   }
-  for (const char* op : {"min", "all", "_is_all_true"}) {
+  for (const char* op : {"all", "_is_all_true"}) {
     ops.add(op, "a.. ->").reduce(ReduceOp::min);
   }
-  const auto add_ordered = [&](const char* op, Dims (*dims)(const OpCall&), ReduceOp reduce) {
-    ops.choose(op, [dims, reduce](const OpCall& call) {
+  const auto add_ordered = [&](const char* op, Dims (*dims)(const OpCall&), ReduceOp reduce) -> RuleEntry& {
+    return ops.choose(op, [dims, reduce](const OpCall& call) {
       return along(dims(call), {.then = kept(call), .whole = false, .op = reduce});
     });
   };
-  add_ordered("amax", listed_dims, ReduceOp::max);
-  add_ordered("amin", listed_dims, ReduceOp::min);
+  add_ordered("amax", listed_dims, ReduceOp::max).keeps({{ReduceOp::max, ReduceOp::max}});
+  add_ordered("amin", listed_dims, ReduceOp::min).keeps({{ReduceOp::min, ReduceOp::min}});
   add_ordered("any.dim", one_dim, ReduceOp::max);
   add_ordered("all.dim", one_dim, ReduceOp::min);
   add_ordered("any.dims", listed_dims_or_none, ReduceOp::max);
@@ -144,14 +152,13 @@ void add_whole(RuleTable& ops) {
   ops.choose({"argmax", "argmin"}, [](const OpCall& call) {
     return call.has("dim") ? along(one_dim(call), {.then = kept(call)}) : replicated(1);
   });
-  for (const char* op : {"std.correction", "var.correction", "logsumexp", "linalg_vector_norm",
-                         "linalg__powsum", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype"}) {
+  for (const char* op : {"logsumexp", "norm.ScalarOpt_dim_dtype"}) {
     ops.choose(op, [](const OpCall& call) { return along(listed_dims_or_none(call), {.then = kept(call)}); });
   }
   ops.choose({"std_mean.correction", "var_mean.correction"}, [](const OpCall& call) {
     return along(listed_dims_or_none(call), {.then = kept(call), .results = 2});
   });
-  ops.add({"median", "nanmedian", "norm.Scalar", "norm.ScalarOpt_dtype"}, "a..! ->");
+  ops.add({"median", "nanmedian", "norm.ScalarOpt_dtype"}, "a..! ->");
   ops.add("_aminmax", "a..! -> ,");
 }
 

@@ -82,6 +82,7 @@ class ViewRule {
     while (next_group()) name_group();
     RuleUse use{Rule::parse("*" + from_text_ + " ->" + to_text_), {}};
     use.hints.sizes = sizes_;
+    use.splits_inner = true;
     if (!sizes_.empty()) use.changes = {{LocalChange::Kind::result_sizes, size_argument}};
     return use;
   }
@@ -418,55 +419,61 @@ RuleUse diagonal_backward(const OpCall& call) {
   return use;
 }
 
+// What is pending stays pending: the elements only move.
+void add_moves(RuleTable& ops, std::initializer_list<std::string_view> names,
+               RuleUse (*choose)(const OpCall&)) {
+  for (const std::string_view op : names) ops.choose(op, choose).keeps(keeps_any());
+}
+
 void add_shapes(RuleTable& ops) {
-  ops.choose({"view", "_unsafe_view", "view_copy", "_reshape_copy"}, view);
+  add_moves(ops, {"view", "_unsafe_view", "view_copy", "_reshape_copy"}, view);
   ops.choose({"view.dtype", "view_copy.dtype"}, view_dtype);
-  ops.choose({"expand", "expand_copy"}, expand);
-  ops.choose({"permute", "permute_copy"}, permute);
-  ops.choose({"transpose.int", "transpose_copy.int"}, transpose);
-  ops.choose({"t", "t_copy"}, t);
-  ops.choose({"squeeze", "squeeze_copy"}, squeeze);
-  ops.choose({"squeeze.dim", "squeeze_copy.dim"}, squeeze_dim);
-  ops.choose({"squeeze.dims", "squeeze_copy.dims"}, squeeze_dims);
-  ops.choose({"unsqueeze", "unsqueeze_copy"}, unsqueeze);
+  add_moves(ops, {"expand", "expand_copy"}, expand);
+  add_moves(ops, {"permute", "permute_copy"}, permute);
+  add_moves(ops, {"transpose.int", "transpose_copy.int"}, transpose);
+  add_moves(ops, {"t", "t_copy"}, t);
+  add_moves(ops, {"squeeze_copy"}, squeeze);
+  add_moves(ops, {"squeeze.dim", "squeeze_copy.dim"}, squeeze_dim);
+  add_moves(ops, {"squeeze.dims", "squeeze_copy.dims"}, squeeze_dims);
+  add_moves(ops, {"unsqueeze", "unsqueeze_copy"}, unsqueeze);
   ops.add({"view_as_real", "view_as_real_copy"}, "*a.. -> a.. _");
   ops.add({"view_as_complex", "view_as_complex_copy"}, "*a.. _ -> a..");
 }
 
 void add_parts(RuleTable& ops) {
   for (const char* op : {"select.int", "select_copy.int"}) {
-    ops.add(op, "*a.. s! b.. -> a.. b..").at("s", "dim");
+    ops.add(op, "*a.. s! b.. -> a.. b..").at("s", "dim").keeps(keeps_any());
   }
   for (const char* op : {"unbind.int", "unbind_copy.int"}) {
-    ops.add(op, "*a.. s! b.. -> a.. b..[]").at("s", "dim");
+    ops.add(op, "*a.. s! b.. -> a.. b..[]").at("s", "dim").keeps(keeps_any());
   }
   for (const char* op : {"split.Tensor", "split_copy.Tensor", "split_with_sizes", "split_with_sizes_copy",
                          "unsafe_split.Tensor", "unsafe_split_with_sizes"}) {
-    ops.add(op, "*a.. s! b.. -> a.. _ b..[]").at("s", "dim");
+    ops.add(op, "*a.. s! b.. -> a.. _ b..[]").at("s", "dim").keeps(keeps_any());
   }
-  ops.add("narrow_copy", "*a.. s! b.. -> a.. _ b..").at("s", "dim");
-  ops.choose({"slice.Tensor", "slice_copy.Tensor"}, slice);
-  ops.choose("slice_backward", slice_backward);
-  ops.choose("select_backward", select_backward);
-  ops.choose({"unfold", "unfold_copy"}, unfold);
+  ops.add("narrow_copy", "*a.. s! b.. -> a.. _ b..").at("s", "dim").keeps(keeps_any());
+  add_moves(ops, {"slice.Tensor", "slice_copy.Tensor"}, slice);
+  add_moves(ops, {"slice_backward"}, slice_backward);
+  add_moves(ops, {"select_backward"}, select_backward);
+  add_moves(ops, {"unfold", "unfold_copy"}, unfold);
   ops.choose("unfold_backward", unfold_backward);
-  ops.choose({"diagonal", "diagonal_copy"}, diagonal);
-  ops.choose("diag_embed", diag_embed);
-  ops.choose("diagonal_backward", diagonal_backward);
-  ops.choose("diagonal_scatter", diagonal_scatter);
-  ops.add({"tril", "triu"}, "*a.. m! n! -> a.. m! n!");
+  add_moves(ops, {"diagonal", "diagonal_copy"}, diagonal);
+  add_moves(ops, {"diag_embed"}, diag_embed);
+  add_moves(ops, {"diagonal_backward"}, diagonal_backward);
+  add_moves(ops, {"diagonal_scatter"}, diagonal_scatter);
+  ops.add({"tril", "triu"}, "*a.. m! n! -> a.. m! n!", keeps_any());
   ops.add("trace", "*_ _ ->");
 }
 
 void add_rearrangements(RuleTable& ops) {
-  ops.choose("repeat", repeat);
-  ops.choose("flip", flip);
-  ops.choose("roll", roll);
-  ops.choose("rot90", rot90);
-  ops.add("pixel_shuffle", "*a.. _ _ _ -> a.. _ _ _");
+  add_moves(ops, {"repeat"}, repeat);
+  add_moves(ops, {"flip"}, flip);
+  add_moves(ops, {"roll"}, roll);
+  add_moves(ops, {"rot90"}, rot90);
+  ops.add("pixel_shuffle", "*a.. _ _ _ -> a.. _ _ _").keeps(keeps_any());
   // The kernel of LibTorch 2.13 gives other sizes for an empty batch.
   ops.add("pixel_unshuffle", "*_.. -> _..");
-  ops.add({"channel_shuffle", "native_channel_shuffle"}, "*n c! a.. -> n c! a..");
+  ops.add({"channel_shuffle", "native_channel_shuffle"}, "*n c! a.. -> n c! a..", keeps_any());
 }
 
 }  // namespace

@@ -1,0 +1,96 @@
+// Composite operators that LibTorch would decompose wrongly, or otherwise than on a real device.
+#include <ATen/ATen.h>
+#include <ATen/ops/feature_alpha_dropout_ops.h>
+#include <ATen/ops/feature_dropout_ops.h>
+#include <ATen/ops/scaled_dot_product_attention_ops.h>
+
+#include <cmath>
+
+#include "decompose/by_rule.h"
+#include "decompose/families.h"
+#include "tensor/meta.h"
+#include "tensor/random.h"
+
+namespace meshtorch {
+namespace {
+
+namespace op = at::_ops;
+
+// One number for each sample and channel, 1 with probability `keep`, lying as the input does, so that nothing
+// has to move.
+at::Tensor feature_noise(const at::Tensor& input, double keep) {
+  TORCH_CHECK_VALUE(input.dim() >= 2, "meshtorch: feature dropout got a tensor with ", input.dim(),
+                    " dims\n  argument: input\n  do: pass one with samples and "
+                    "channels as its first two dims, or use dropout");
+  const DTensorMeta& meta = distributed(input, "feature_dropout");
+  Shape sizes(static_cast<std::size_t>(input.dim()), 1);
+  sizes[0] = input.size(0);
+  sizes[1] = input.size(1);
+  Placements placements = meta.layout->placements;
+  for (Placement& p : placements) {
+    if (!p.is_shard(0) && !p.is_shard(1)) p = Replicate();
+  }
+  return random_tensor(sizes, *meta.mesh->layout(placements), meta.local.options(),
+                       Distribution::bernoulli(keep));
+}
+
+at::Tensor dropped(const at::Tensor& input, double p) {
+  return input.mul(feature_noise(input, 1 - p).div(1 - p));
+}
+
+// Keeps mean and variance of what selu gives; LibTorch's formula.
+at::Tensor alpha_dropped(const at::Tensor& input, double p) {
+  constexpr double kAlpha = 1.7580993408473766;
+  const at::Tensor noise = feature_noise(input, 1 - p);
+  const double a = 1 / std::sqrt((kAlpha * kAlpha * p + 1) * (1 - p));
+  const at::Tensor shift = noise.add(-1).mul(kAlpha * a).add(kAlpha * a * p);
+  return input.mul(noise.mul(a)).add(shift);
+}
+
+// LibTorch would draw the noise as a plain tensor, for each rank another one.
+template <typename Op, at::Tensor (*drop)(const at::Tensor&, double), typename Schema = typename Op::schema>
+struct FeatureDropout;
+
+template <typename Op, at::Tensor (*drop)(const at::Tensor&, double)>
+struct FeatureDropout<Op, drop, at::Tensor(const at::Tensor&, double, bool)> {
+  static at::Tensor call(const at::Tensor& input, double p, bool train) {
+    const bool draws = train && p > 0 && p < 1 && input.numel() > 0 && meta_of(input) != nullptr;
+    return draws ? drop(input, p) : as_composite<Op>(input, p, train);
+  }
+};
+
+template <typename Op, at::Tensor (*drop)(const at::Tensor&, double)>
+struct FeatureDropout<Op, drop, at::Tensor&(at::Tensor&, double, bool)> {
+  static at::Tensor& call(at::Tensor& self, double p, bool train) {
+    const bool draws = train && p > 0 && p < 1 && self.numel() > 0 && meta_of(self) != nullptr;
+    return draws ? self.copy_(drop(self, p)) : as_composite<Op>(self, p, train);
+  }
+};
+
+// On the meta device, the fused attention of the device that the mesh is of.
+at::Tensor attention_on_shapes(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                               const std::optional<at::Tensor>& mask, double dropout_p, bool is_causal,
+                               std::optional<double> scale, bool enable_gqa) {
+  const DTensorMeta* meta = meta_of(query);
+  const bool has_mask = mask && mask->defined();
+  const bool is_on_shapes =
+      meta != nullptr && query.is_meta() && meta->mesh->device_type() == c10::DeviceType::CPU;
+  if (!is_on_shapes || query.dim() != 4 || has_mask || dropout_p != 0) {
+    return as_composite<op::scaled_dot_product_attention>(query, key, value, mask, dropout_p, is_causal,
+                                                          scale, enable_gqa);
+  }
+  return std::get<0>(
+      at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, 0, is_causal, std::nullopt, scale));
+}
+
+}  // namespace
+
+void add_composite_decompositions(DecompositionTable& ops) {
+  ops.add<op::feature_dropout>(FeatureDropout<op::feature_dropout, dropped>::call);
+  ops.add<op::feature_dropout_>(FeatureDropout<op::feature_dropout_, dropped>::call);
+  ops.add<op::feature_alpha_dropout>(FeatureDropout<op::feature_alpha_dropout, alpha_dropped>::call);
+  ops.add<op::feature_alpha_dropout_>(FeatureDropout<op::feature_alpha_dropout_, alpha_dropped>::call);
+  ops.add<op::scaled_dot_product_attention>(attention_on_shapes);
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,121 @@
+// Operators that read whole tensors, copy between plain and distributed ones, or make tensors of other
+// shapes.
+#include <ATen/ATen.h>
+#include <ATen/ops/_local_scalar_dense_ops.h>
+#include <ATen/ops/_reshape_alias_ops.h>
+#include <ATen/ops/allclose_ops.h>
+#include <ATen/ops/as_strided_ops.h>
+#include <ATen/ops/copy_ops.h>
+#include <ATen/ops/equal_ops.h>
+#include <ATen/ops/is_same_size_ops.h>
+#include <ATen/ops/new_empty_strided_ops.h>
+#include <ATen/ops/set_ops.h>
+#include <ATen/ops/squeeze_ops.h>
+
+#include "decompose/by_rule.h"
+#include "decompose/families.h"
+#include "meshtorch/dtensor.h"
+#include "operator/refusals.h"
+#include "tensor/from_local.h"
+#include "tensor/meta.h"
+
+namespace meshtorch {
+namespace {
+
+at::Tensor whole(const at::Tensor& tensor) {
+  const DTensorMeta* meta = meta_of(tensor);
+  if (meta == nullptr) return tensor;
+  TORCH_CHECK(meta->mesh->coordinate(), "meshtorch: rank ", meta->mesh->world_rank(),
+              " is not in the tensor's mesh and cannot read its data");
+  return whole_local(tensor);
+}
+
+// item(): the global value, on every rank.
+at::Scalar local_scalar_dense(const at::Tensor& self) { return at::_local_scalar_dense(whole(self)); }
+
+bool equal(const at::Tensor& self, const at::Tensor& other) {
+  return self.sizes() == other.sizes() && at::equal(whole(self), whole(other));
+}
+
+bool allclose(const at::Tensor& self, const at::Tensor& other, double rtol, double atol, bool equal_nan) {
+  return at::isclose(self, other, rtol, atol, equal_nan).all().item().toBool();
+}
+
+bool is_same_size(const at::Tensor& self, const at::Tensor& other) { return self.sizes() == other.sizes(); }
+
+// Into a plain tensor goes the whole; into a distributed one, what the rule says.
+at::Tensor& copy_into(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
+  if (meta_of(self) != nullptr) return by_rule<at::_ops::copy_>(self, src, non_blocking);
+  return self.copy_(whole(src), non_blocking);
+}
+
+// torch::load gives a tensor the values of a plain one in this way: each rank keeps its part of what it read.
+at::Tensor& take_over(at::Tensor& self, const at::Tensor& source) {
+  DTensorMeta* meta = meta_of(self);
+  const bool is_like = meta != nullptr && meta_of(source) == nullptr && !meta->write_back &&
+                       self.sizes() == source.sizes() && self.scalar_type() == source.scalar_type();
+  TORCH_CHECK_NOT_IMPLEMENTED(is_like, "meshtorch: `aten::set_`", kAddressesMemory);
+  const at::Tensor split = distribute_tensor(source.detach(), DeviceMesh(meta->mesh),
+                                             meta->layout->placements, {.src_data_rank = std::nullopt});
+  meta->local = distributed(split, "set_").local;
+  return self;
+}
+
+// With the tensor's own geometry it is the tensor.
+at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
+                      std::optional<c10::SymInt> storage_offset) {
+  const bool is_itself = self.sizes() == C10_AS_INTARRAYREF_SLOW(size) &&
+                         self.strides() == C10_AS_INTARRAYREF_SLOW(stride) &&
+                         (!storage_offset || storage_offset->expect_int() == self.storage_offset());
+  TORCH_CHECK_NOT_IMPLEMENTED(is_itself, "meshtorch: `aten::as_strided`", kAddressesMemory);
+  return at::alias(self);
+}
+
+// A tensor of the same kind with other strides, which autograd asks for when a gradient does not lie as its
+// parameter does.
+at::Tensor new_empty_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
+                             std::optional<at::ScalarType> dtype, std::optional<at::Layout> /*layout*/,
+                             std::optional<at::Device> device, std::optional<bool> /*pin_memory*/) {
+  const at::IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(size);
+  const at::IntArrayRef strides = C10_AS_INTARRAYREF_SLOW(stride);
+  const DTensorMeta& meta = distributed(self, "new_empty_strided");
+  const Layout* layout = self.sizes() == sizes ? meta.layout : meta.mesh->replicated();
+  const Shape local_sizes = local_shape_of(sizes, *layout);
+  at::TensorOptions options = meta.local.options();
+  if (dtype) options = options.dtype(*dtype);
+  if (device) options = options.device(*device);
+  return wrap(at::empty_strided(local_sizes, dense_strides_like(local_sizes, strides), options), layout,
+              sizes, strides);
+}
+
+// Only dims whose global size is 1 go: a shard may have size 1 where the tensor has not.
+at::Tensor squeeze(const at::Tensor& self) {
+  std::vector<std::int64_t> ones;
+  for (std::int64_t dim = 0; dim < self.dim(); ++dim) {
+    if (self.size(dim) == 1) ones.push_back(dim);
+  }
+  return at::squeeze(self, ones);
+}
+
+// A view that comes with the strides of the whole tensor: the shards have their own.
+at::Tensor reshape_alias(const at::Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef /*stride*/) {
+  return self.view(C10_AS_INTARRAYREF_SLOW(size));
+}
+
+}  // namespace
+
+void add_copy_decompositions(DecompositionTable& ops) {
+  namespace op = at::_ops;
+  ops.add<op::_local_scalar_dense>(local_scalar_dense);
+  ops.add<op::equal>(equal);
+  ops.add<op::allclose>(allclose);
+  ops.add<op::is_same_size>(is_same_size);
+  ops.add<op::copy_>(copy_into, {.asks_rule = true, .takes_plain = true});
+  ops.add<op::set__source_Tensor>(take_over, {.takes_plain = true});
+  ops.add<op::as_strided>(as_strided);
+  ops.add<op::new_empty_strided>(new_empty_strided);
+  ops.add<op::squeeze>(squeeze);
+  ops.add<op::_reshape_alias>(reshape_alias);
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,15 @@
+// The families of decompositions, each in its file; table.cc calls them by name.
+#pragma once
+
+#include "operator/decomposition.h"
+
+namespace meshtorch {
+
+void add_composite_decompositions(DecompositionTable& ops);
+void add_copy_decompositions(DecompositionTable& ops);
+void add_loss_decompositions(DecompositionTable& ops);
+void add_norm_decompositions(DecompositionTable& ops);
+void add_random_decompositions(DecompositionTable& ops);
+void add_reduce_decompositions(DecompositionTable& ops);
+
+}  // namespace meshtorch

@@ -1,0 +1,82 @@
+// Reductions that are sums and counts: right for shards of any size, and pending sums stay pending.
+#include <ATen/ATen.h>
+#include <ATen/ops/histc_ops.h>
+#include <ATen/ops/mean_ops.h>
+#include <ATen/ops/std_ops.h>
+#include <ATen/ops/var_ops.h>
+
+#include <numeric>
+
+#include "decompose/by_rule.h"
+#include "decompose/families.h"
+#include "decompose/reduced_dims.h"
+
+namespace meshtorch {
+
+std::vector<std::int64_t> reduced_dims(const at::Tensor& self, at::OptionalIntArrayRef given) {
+  if (given && !given->empty()) return given->vec();
+  std::vector<std::int64_t> all(static_cast<std::size_t>(self.dim()));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+double elements_in_each(const at::Tensor& self, const at::Tensor& result) {
+  return static_cast<double>(self.numel()) / static_cast<double>(std::max<std::int64_t>(result.numel(), 1));
+}
+
+namespace {
+
+// A mean is a sum divided by the global count.
+at::Tensor mean_dim(const at::Tensor& self, at::OptionalIntArrayRef dim, bool keepdim,
+                    std::optional<at::ScalarType> dtype) {
+  const at::ScalarType type = dtype.value_or(self.scalar_type());
+  TORCH_CHECK(at::isFloatingType(type) || at::isComplexType(type),
+              "mean(): could not infer output dtype. Input dtype must be either a floating point or complex "
+              "dtype. Got: ",
+              type);
+  const at::Tensor sum = at::sum(self, reduced_dims(self, dim), keepdim, dtype);
+  return sum.div(elements_in_each(self, sum));
+}
+
+at::Tensor mean(const at::Tensor& self, std::optional<at::ScalarType> dtype) {
+  return mean_dim(self, std::nullopt, false, dtype);
+}
+
+// From squares of distances to the mean.
+at::Tensor variance(const at::Tensor& self, at::OptionalIntArrayRef dim,
+                    const std::optional<at::Scalar>& correction, bool keepdim) {
+  const std::vector<std::int64_t> dims = reduced_dims(self, dim);
+  const at::Tensor center = at::mean(self, dims, /*keepdim=*/true);
+  const at::Tensor squares = (self - center).abs().square().sum(dims, keepdim);
+  const double less = correction ? correction->toDouble() : 1.0;
+  return squares.div(std::max(elements_in_each(self, squares) - less, 0.0));
+}
+
+at::Tensor standard_deviation(const at::Tensor& self, at::OptionalIntArrayRef dim,
+                              const std::optional<at::Scalar>& correction, bool keepdim) {
+  return variance(self, dim, correction, keepdim).sqrt();
+}
+
+// Equal limits stand for none: they are the smallest and the largest element; if these are equal, one to each
+// side of them.
+at::Tensor histc(const at::Tensor& self, std::int64_t bins, const at::Scalar& min, const at::Scalar& max) {
+  if (min.toDouble() != max.toDouble() || self.numel() == 0)
+    return by_rule<at::_ops::histc>(self, bins, min, max);
+  const double low = self.min().item().toDouble();
+  const double high = self.max().item().toDouble();
+  const double margin = low == high ? 1 : 0;
+  return by_rule<at::_ops::histc>(self, bins, low - margin, high + margin);
+}
+
+}  // namespace
+
+void add_reduce_decompositions(DecompositionTable& ops) {
+  namespace op = at::_ops;
+  ops.add<op::mean>(mean);
+  ops.add<op::mean_dim>(mean_dim);
+  ops.add<op::var_correction>(variance);
+  ops.add<op::std_correction>(standard_deviation);
+  ops.add<op::histc>(histc, {.asks_rule = true});
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,20 @@
+// The table of decompositions.
+#include "decompose/families.h"
+
+namespace meshtorch {
+
+const DecompositionTable& decompositions() {
+  static const DecompositionTable table = [] {
+    DecompositionTable ops;
+    add_composite_decompositions(ops);
+    add_copy_decompositions(ops);
+    add_loss_decompositions(ops);
+    add_norm_decompositions(ops);
+    add_random_decompositions(ops);
+    add_reduce_decompositions(ops);
+    return ops;
+  }();
+  return table;
+}
+
+}  // namespace meshtorch

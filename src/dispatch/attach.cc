@@ -1,0 +1,70 @@
+// Where meshtorch is attached to LibTorch: the one list of all kernels and fallbacks that it registers, in
+// order.
+#include "dispatch/attach.h"
+
+#include <torch/library.h>
+
+#include <algorithm>
+
+#include "comm/key.h"
+#include "dispatch/composite.h"
+#include "dispatch/handler.h"
+#include "operator/corrections.h"
+#include "operator/decomposition.h"
+
+namespace meshtorch {
+namespace {
+
+using c10::KernelFunction;
+
+void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  Handler(operator_info(op), *stack).run();
+}
+
+// What is done above autograd: operators that LibTorch decomposes, and those with a derivative of plain
+// zeros. The others pass by at no cost.
+KernelFunction composite_kernel(const c10::OperatorHandle& op) {
+  const std::string name = rule_name(op.operator_name());
+  const bool is_composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  if (!is_composite) {
+    return has_plain_zero_gradient(name) ? KernelFunction::makeFromBoxedFunction<&run_guarded>()
+                                         : KernelFunction::makeFallthrough();
+  }
+  if (decompositions().find(name) != nullptr)
+    return KernelFunction::makeFromBoxedFunction<&run_taken_composite>();
+  if (has_plain_zero_gradient(name)) return KernelFunction::makeFromBoxedFunction<&run_guarded_composite>();
+  return has_out(op) ? KernelFunction::makeFromBoxedFunction<&run_composite_out>()
+                     : KernelFunction::makeFromBoxedFunction<&run_composite>();
+}
+
+// In force as long as the library is loaded.
+class Attachment {
+ public:
+  Attachment() {
+    auto& dispatcher = c10::Dispatcher::singleton();
+    // Below autograd: the one kernel that sees every operator on meshtorch's tensors, and what goes past it.
+    handles_.push_back(
+        dispatcher.registerFallback(kMeshKey, KernelFunction::makeFromBoxedFunction<&run>(), "meshtorch"));
+    add_direct_kernels(direct_);
+    // Above autograd: an operator of a user, or one that comes later, is looked at when it is called.
+    for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+      const auto op = dispatcher.findSchema(name);
+      if (!op || !name.name.starts_with("aten::") || op->hasKernelForDispatchKey(kCompositeKey)) continue;
+      handles_.push_back(dispatcher.registerImpl(name, kCompositeKey, composite_kernel(*op), std::nullopt,
+                                                 nullptr, "meshtorch"));
+    }
+    handles_.push_back(dispatcher.registerFallback(
+        kCompositeKey, KernelFunction::makeFromBoxedFunction<&run_unknown>(), "meshtorch"));
+    add_meta_kernels(meta_);
+  }
+
+ private:
+  std::vector<c10::RegistrationHandleRAII> handles_;
+  torch::Library direct_{torch::Library::IMPL, "aten", kMeshKey, __FILE__, __LINE__};
+  torch::Library meta_{torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__};
+};
+
+const Attachment attachment;
+
+}  // namespace
+}  // namespace meshtorch

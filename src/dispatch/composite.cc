@@ -1,0 +1,150 @@
+// Composite operators, above autograd.
+#include "dispatch/composite.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "dispatch/gradient_guard.h"
+#include "dispatch/handler.h"
+#include "dispatch/mixing.h"
+#include "dispatch/whole_call.h"
+#include "operator/decomposition.h"
+#include "operator/stack_call.h"
+
+namespace meshtorch {
+namespace {
+
+// The values of the operator's arguments, which lie on top of the stack.
+c10::ArrayRef<c10::IValue> arguments_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  return c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - op.schema().arguments().size());
+}
+
+// The mesh of a call whose tensors are all distributed; null if one is plain, since then a plain result may
+// be a part of it that differs between ranks.
+std::shared_ptr<MeshImpl> mesh_of_all(const std::vector<at::Tensor>& tensors) {
+  std::shared_ptr<MeshImpl> mesh;
+  for (const at::Tensor& t : tensors) {
+    if (!t.defined()) continue;
+    const DTensorMeta* meta = meta_of(t);
+    if (meta == nullptr) return nullptr;
+    mesh = meta->mesh;
+  }
+  return mesh;
+}
+
+c10::DispatchKeySet below_composite(c10::DispatchKeySet keys) {
+  return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
+}
+
+// Goes on to what the operator does without meshtorch, remembering that it is under way.
+void decompose(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const InsideComposite inside;
+  op.redispatchBoxed(below_composite(keys), stack);
+}
+
+// Decomposes the operator. False if its parts look into memory, or copy distributed tensors into a plain one,
+// through which no distributed gradient comes back; then what lies on the stack is of no use.
+bool decomposes(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const bool can_be_repeated = !op.schema().is_mutable();
+  try {
+    decompose(op, keys, stack);
+  } catch (const c10::Error& error) {
+    if (can_be_repeated && needs_memory(error)) return false;
+    throw;
+  }
+  const auto results = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - op.schema().returns().size());
+  return !can_be_repeated || std::ranges::none_of(tensors_in(results), [](const at::Tensor& t) {
+    return t.requires_grad() && meta_of(t) == nullptr;
+  });
+}
+
+// The derivative that a user wrote for an operator would run on distributed tensors, of which it knows
+// nothing: it may write into plain ones, or hold a lock while ranks wait for each other.
+bool needs_own_derivative(const c10::OperatorHandle& op, const std::vector<at::Tensor>& tensors) {
+  if (!at::GradMode::is_enabled() || op.schema().is_mutable()) return false;
+  const bool has_one = op.hasKernelForDispatchKey(c10::DispatchKey::Autograd) ||
+                       op.hasKernelForDispatchKey(c10::DispatchKey::AutogradCPU);
+  const OperatorInfo& info = operator_info(op);
+  if (!has_one || info.rule != nullptr || info.fate.kind != Fate::Kind::rule) return false;
+  return std::ranges::any_of(tensors, [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
+}
+
+void guard_result(const torch::jit::Stack& stack) {
+  const c10::IValue& result = stack.back();
+  if (result.isTensor() && result.toTensor().requires_grad()) guard_gradients(result.toTensor());
+}
+
+}  // namespace
+
+void run_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (InsideComposite::is_any()) return decompose(op, keys, stack);
+  const std::vector<at::Tensor> tensors = tensors_in(arguments_of(op, *stack));
+  const auto mesh = mesh_of_all(tensors);
+  if (!mesh) return decompose(op, keys, stack);
+  const torch::jit::Stack arguments = arguments_of(op, *stack).vec();
+  const std::size_t below = stack->size() - arguments.size();
+  // That an operator cannot be decomposed is found out once, by each rank for itself: what was sent until
+  // then, all ranks have sent.
+  const bool has_gradient =
+      std::ranges::any_of(tensors, [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
+  WholeCalls& whole = decisions_of(*mesh).whole_calls();
+  if (whole.contains(op, has_gradient) || !decomposes(op, keys, stack)) {
+    whole.insert(op, has_gradient);
+    stack->resize(below);
+    stack->insert(stack->end(), arguments.begin(), arguments.end());
+    run_on_whole(op, *stack);
+  }
+  distribute_results(op, mesh, *stack);
+}
+
+void run_composite_out(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const OperatorInfo& info = operator_info(op);
+  if (info.fate.kind == Fate::Kind::composite) return run_composite(op, keys, stack);
+  Handler(info, *stack).run();
+}
+
+void run_taken_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  operator_info(op).fate.decomposition->function.callBoxed(op, keys, stack);
+}
+
+void run_as_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  c10::DispatchKeySet keys;
+  for (const at::Tensor& t : tensors_in(arguments_of(op, *stack))) {
+    if (t.defined()) keys = keys | t.key_set();
+  }
+  const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
+  run_composite(op, (keys | local.included_) - local.excluded_, stack);
+}
+
+void run_guarded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  op.redispatchBoxed(below_composite(keys), stack);
+  guard_result(*stack);
+}
+
+void run_guarded_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                           torch::jit::Stack* stack) {
+  run_composite(op, keys, stack);
+  guard_result(*stack);
+}
+
+bool has_out(const c10::OperatorHandle& op) {
+  return std::ranges::any_of(op.schema().arguments(), [](const c10::Argument& a) { return a.is_out(); });
+}
+
+void run_unknown(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+    const std::vector<at::Tensor> tensors = tensors_in(arguments_of(op, *stack));
+    if (const auto mesh = needs_own_derivative(op, tensors) ? mesh_of_all(tensors) : nullptr) {
+      run_on_whole(op, *stack);
+      return distribute_results(op, mesh, *stack);
+    }
+    op.redispatchBoxed(below_composite(keys), stack);
+  } else if (has_out(op)) {
+    run_composite_out(op, keys, stack);
+  } else {
+    run_composite(op, keys, stack);
+  }
+}
+
+}  // namespace meshtorch
