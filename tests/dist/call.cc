@@ -25,12 +25,17 @@ at::ScalarType type_of(const TensorText& text) {
   return at::kDouble;
 }
 
+// Seeds of the tensors of one call.
+constexpr int64_t kSeedsOfACall = 100;
+
 // All kinds are exact in binary, so that terms add up to them without rounding. Each step of 7 modulo the
 // count, plus a slope, so that order and value are unrelated.
-Tensor unordered(at::IntArrayRef sizes) {
+Tensor unordered(at::IntArrayRef sizes, int64_t seed) {
   const int64_t n = c10::multiply_integers(sizes);
   const Tensor steps = torch::arange(n, torch::kDouble);
-  return ((steps * 7).remainder(static_cast<double>(std::max<int64_t>(n, 1))) / 4 - 1 + steps / 1024)
+  return ((steps * 7 + static_cast<double>(seed)).remainder(static_cast<double>(std::max<int64_t>(n, 1))) /
+              4 -
+          1 + steps / 1024 + static_cast<double>(seed) / 8)
       .view(sizes);
 }
 
@@ -254,7 +259,7 @@ Tensor TensorText::make(int64_t seed) const {
   if (kind == "p") return (plain.abs() + 0.25).to(number == 32 ? at::kFloat : at::kDouble);
   if (kind == "u") return plain / 4;
   if (kind == "q") return (torch::sigmoid(plain) * 256).round() / 256;
-  if (kind == "d") return unordered(sizes) + static_cast<double>(seed) / 8;
+  if (kind == "d") return unordered(sizes, seed);
   if (kind == "m") return plain.matmul(plain.mT()) + diagonal_of(sizes, 4);
   if (kind == "l") return plain.tril() + diagonal_of(sizes, 4);
   if (kind == "t") return torch::tensor(values, torch::kLong);
@@ -370,8 +375,9 @@ std::vector<TensorText*> Call::tensor_texts() {
 std::vector<Tensor> Call::tensors() const {
   std::vector<Tensor> all;
   for (const Value& value : arguments) {
-    for_each_tensor(
-        value, [&](const TensorText& t) { all.push_back(t.make(static_cast<int64_t>(all.size()) + 1)); });
+    for_each_tensor(value, [&](const TensorText& t) {
+      all.push_back(t.make(static_cast<int64_t>(all.size()) + 1 + kSeedsOfACall * data));
+    });
   }
   return all;
 }

@@ -47,6 +47,7 @@ struct Call {
 
   c10::OperatorHandle op;
   std::vector<Value> arguments;  // one for each of the schema
+  int64_t data = 0;              // the tensors of another number hold other numbers
 
   std::string name() const;  // "add.Tensor"
   std::string to_string() const;

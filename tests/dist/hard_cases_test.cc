@@ -260,7 +260,10 @@ TEST(PendingSums, StayPendingWhenDividedByANumberAndAreReducedForADivisorThatMay
     EXPECT_EQ(placement_of(pending / 4), Partial());
     EXPECT_FALSE(placement_of(pending / 0).is_partial());
     EXPECT_EQ(placement_of(pending / 4), Partial());
-    EXPECT_FALSE(placement_of(pending / torch::tensor(4.0)).is_partial());
+    EXPECT_EQ(placement_of(pending / torch::tensor(4.0)), Partial());
+    EXPECT_FALSE(placement_of(pending / torch::tensor(0.0)).is_partial());
+    const Tensor unknown = mt::distribute_tensor(torch::full({5, 4}, 4.0), line(2), {mt::Replicate()});
+    EXPECT_FALSE(placement_of(pending / unknown).is_partial());
   });
 }
 

@@ -107,13 +107,73 @@ TEST(Mesh, FlattenJoinsAxesIntoANamedOne) {
     EXPECT_EQ(mesh["world"], all);
     EXPECT_EQ(mesh.flatten("world"), all);
     EXPECT_TRUE(is_equal(mt::all_reduce(torch::ones({1}), "sum", mesh["world"]), torch::full({1}, 4.0F)));
-    EXPECT_EQ(error_of([&] { mesh.flatten("tp"); }),
-              "meshtorch: the flattened axis cannot be called \"tp\": the mesh it belongs to has an axis of "
-              "that name\n  do: choose "
-              "another name");
+    EXPECT_EQ(
+        error_of([&] { mesh.flatten("tp"); }),
+        "meshtorch: an axis tp already exists for submesh of the DeviceMesh with axes dp, cp, tp\n  do: "
+        "choose another name for the flattened axis");
     EXPECT_EQ(
         error_of([&] { mesh[{"dp", "cp"}].flatten("world"); }),
-        "meshtorch: the name \"world\" already stands for ranks [0, 1, 2, 3]\n  do: choose another name");
+        "meshtorch: Flatten mesh with mesh_dim_name world has been created before, with ranks [0, 1, 2, "
+        "3]\n  do: choose another name");
+  });
+}
+
+TEST(Mesh, SlicesMixFlattenedAxesAndOthers) {
+  on_ranks(4, [](int rank) {
+    const auto mesh = mt::init_device_mesh(torch::kCPU, {2, 1, 2}, {"dp", "cp", "tp"});
+    mesh[{"cp", "tp"}].flatten("model");
+    const auto both = mesh[{"dp", "model"}];
+    EXPECT_EQ(both.shape(), (Ranks{2, 2}));
+    EXPECT_EQ(both.ranks(), (Ranks{0, 1, 2, 3}));
+    EXPECT_EQ(both.get_coordinate().value(), (Ranks{rank / 2, rank % 2}));
+    EXPECT_EQ(both["model"], mesh["model"]);
+    EXPECT_EQ(both.get_group("model"), mesh.get_group("tp"));
+    EXPECT_EQ(
+        error_of([&] { mesh[{"model", "dp"}]; }),
+        "meshtorch: the axes of a slice must keep the mesh's order\n  asked: model, dp\n  mesh: dp, cp, "
+        "tp\n  do: name each axis once, in the mesh's order");
+    mesh[{"dp", "tp"}].flatten("ends");
+    EXPECT_EQ(error_of([&] { mesh[{"ends", "tp"}]; }).substr(0, 57),
+              "meshtorch: the axes of a slice must keep the mesh's order");
+  });
+}
+
+TEST(Mesh, UnflattenPutsSeveralAxesInThePlaceOfOne) {
+  on_ranks(4, [](int rank) {
+    const auto mesh = mt::init_device_mesh(torch::kCPU, {4}, {"world"});
+    const auto split = mesh.unflatten("world", {2, 2}, {"dp", "tp"});
+    EXPECT_EQ(split, mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"}));
+    EXPECT_EQ(split["tp"].ranks(), (Ranks{2 * (rank / 2), 2 * (rank / 2) + 1}));
+    const auto deeper = split.unflatten(0, {1, 2}, {"a", "b"});
+    EXPECT_EQ(deeper.shape(), (Ranks{1, 2, 2}));
+    EXPECT_EQ(deeper.names(), (mt::DeviceMesh::Names{"a", "b", "tp"}));
+    EXPECT_EQ(deeper["b"].get_group(), split["dp"].get_group());
+    EXPECT_EQ((deeper[{"b", "tp"}].flatten("all").ranks()), (Ranks{0, 1, 2, 3}));
+    EXPECT_EQ(
+        error_of([&] { mesh.unflatten(0, {3, 2}, {"a", "b"}); }),
+        "meshtorch: an axis of 4 ranks cannot become axes of [3, 2] ranks\n  do: give sizes whose product "
+        "is 4");
+    EXPECT_EQ(error_of([&] { mesh.unflatten(0, {2, 2}, {"a"}); }),
+              "meshtorch: 2 axes in the place of one got 1 names\n  do: give one name for each, or none to a "
+              "mesh without names");
+  });
+}
+
+TEST(Mesh, ConcatenateBringsSlicesTogether) {
+  on_ranks(4, [](int rank) {
+    const auto mesh = mt::init_device_mesh(torch::kCPU, {2, 1, 2}, {"pp", "dp", "tp"});
+    EXPECT_EQ(mt::DeviceMesh::concatenate({mesh[{"pp", "dp"}], mesh["tp"]}), mesh);
+    const auto turned = mt::DeviceMesh::concatenate({mesh["tp"], mesh["pp"]});
+    EXPECT_EQ(turned.ranks(), (Ranks{0, 2, 1, 3}));
+    EXPECT_EQ(turned.get_coordinate().value(), (Ranks{rank % 2, rank / 2}));
+    EXPECT_EQ(turned.get_group("tp"), mesh.get_group("tp"));
+    EXPECT_EQ(
+        error_of([&] { mt::DeviceMesh::concatenate({mesh["tp"], mesh[{"dp", "tp"}]}); }),
+        "meshtorch: meshes that overlap cannot be concatenated\n  axes: tp, dp, tp\n  do: name each axis "
+        "once");
+    const mt::DeviceMesh other(torch::kCPU, Ranks{1, 0, 2, 3}, {"x"});
+    EXPECT_EQ(error_of([&] { mt::DeviceMesh::concatenate({mesh["tp"], other}); }).substr(0, 78),
+              "meshtorch: meshes that were cut from different meshes cannot be concatenated\n ");
   });
 }
 

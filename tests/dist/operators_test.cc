@@ -1,5 +1,5 @@
-// Every sample operator on drawn layouts of its inputs, forward and backward, against the plain run: on gloo
-// processes too, which the test of the whole namespace has not.
+// Every sample operator on drawn layouts of its inputs and incoming gradients, forward and backward, against
+// the plain run: on gloo processes too, which the test of the whole namespace has not.
 #include <random>
 
 #include "placed_call.h"
@@ -16,14 +16,14 @@ mt::Placement draw(std::mt19937& random, const torch::Tensor& t) {
   return pick == dims ? mt::Replicate() : mt::Partial();
 }
 
-PlacedCall drawn(const Call& sample, const std::vector<int64_t>& shape, std::mt19937& random) {
-  PlacedCall placed{sample, shape, {}};
-  for (const torch::Tensor& t : sample.tensors()) {
-    placed.placements.emplace_back();
-    for (std::size_t axis = 0; axis < shape.size(); ++axis)
-      placed.placements.back().push_back(draw(random, t));
+std::vector<mt::Placements> drawn_for(const std::vector<torch::Tensor>& tensors, std::size_t axes,
+                                      std::mt19937& random) {
+  std::vector<mt::Placements> all;
+  for (const torch::Tensor& t : tensors) {
+    all.emplace_back();
+    for (std::size_t axis = 0; axis < axes; ++axis) all.back().push_back(draw(random, t));
   }
-  return placed;
+  return all;
 }
 
 // On gloo processes, where a collective takes milliseconds, one draw for every `step`-th sample.
@@ -38,7 +38,9 @@ void check_samples(const std::vector<int64_t>& shape, std::uint32_t seed, std::s
     std::mt19937 random(seed);
     for (std::size_t s = 0; s < expected.size(); s += step) {
       for (int d = 0; expected[s] && d < draws; ++d) {
-        const PlacedCall placed = drawn(all_samples()[s], shape, random);
+        const Call& sample = all_samples()[s];
+        const PlacedCall placed{sample, shape, drawn_for(sample.tensors(), shape.size(), random),
+                                drawn_for(expected[s]->incoming, shape.size(), random)};
         try {
           run_on_rank(placed, mesh, *expected[s]);
         } catch (const std::exception& error) {

@@ -11,6 +11,7 @@ namespace meshtorch::testing {
 struct Run {
   std::vector<c10::IValue> results;
   std::vector<torch::Tensor> arguments;
+  std::vector<torch::Tensor> incoming;   // the gradients of its results that were given, plain
   std::vector<torch::Tensor> gradients;  // none where LibTorch cannot differentiate the call
   bool is_differentiated = false;
 };
@@ -19,16 +20,25 @@ struct Run {
 // since meshtorch has random numbers of its own.
 std::optional<Run> plain_run(const Call& call);
 
+// The call with other numbers in tensors of the same shapes, and what plain LibTorch gives for it; the call
+// itself where it refuses those numbers.
+struct OtherRun {
+  Call call;
+  Run expected;
+};
+OtherRun with_other_numbers(const Call& call, const Run& expected);
+
 // The tensor on the mesh. The terms of pending sums are unequal on purpose, and add up without rounding.
 torch::Tensor placed_tensor(const torch::Tensor& whole, const mt::DeviceMesh& mesh,
                             const mt::Placements& placements);
 
 struct PlacedCall {
   Call call;
-  std::vector<int64_t> mesh;               // its shape
-  std::vector<mt::Placements> placements;  // one for each tensor
+  std::vector<int64_t> mesh;                  // its shape
+  std::vector<mt::Placements> placements;     // one for each tensor
+  std::vector<mt::Placements> incoming = {};  // one for each incoming gradient; replicated where it has none
 
-  // "mm: f[5,4], f[4,6] | 2x2 | S(0) R, P R", which parse reads.
+  // "mm: f[5,4], f[4,6] | 2x2 | S(0) R, P R | R P", which parse reads; the incoming gradients may be missing.
   std::string to_string() const;
   static PlacedCall parse(const std::string& text);
 };
@@ -40,8 +50,8 @@ struct Verdict {
   bool is_replicated = false;  // an operator without a rule had to run on whole tensors
 };
 
-// Runs the call twice on thread ranks, the second time from the decisions of the first. It is refused if
-// every rank threw an error of its own before it waited for others.
+// Runs the call twice on thread ranks, the second time from the decisions of the first, with other numbers.
+// It is refused if every rank threw an error of its own before it waited for others.
 Verdict judge(const PlacedCall& placed, const Run& expected);
 
 // Runs it on this rank of a world that is there; throws what is wrong.

@@ -215,17 +215,26 @@ std::vector<DrawnCall> draw_calls(const c10::OperatorHandle& op, int count, Rand
   return drawn;
 }
 
-PlacedCall draw_placements(const Call& call, Random& random) {
-  PlacedCall placed{call, one_of<std::vector<int64_t>>(random, {{2}, {3}, {4}, {2, 2}}), {}};
-  for (const torch::Tensor& t : call.tensors()) {
-    placed.placements.emplace_back();
-    // Dims are split twice as often as not.
-    std::vector<mt::Placement> choices{mt::Replicate()};
-    if (t.is_floating_point() || t.is_complex()) choices.emplace_back(mt::Partial());
-    for (int64_t d = 0; d < t.dim(); ++d) choices.insert(choices.end(), 2, mt::Shard(d));
-    for (std::size_t axis = 0; axis < placed.mesh.size(); ++axis)
-      placed.placements.back().push_back(choices[random() % choices.size()]);
-  }
+namespace {
+
+mt::Placements drawn_for(const torch::Tensor& t, std::size_t axes, Random& random) {
+  // Dims are split twice as often as not.
+  std::vector<mt::Placement> choices{mt::Replicate()};
+  if (t.is_floating_point() || t.is_complex()) choices.emplace_back(mt::Partial());
+  for (int64_t d = 0; d < t.dim(); ++d) choices.insert(choices.end(), 2, mt::Shard(d));
+  mt::Placements placements;
+  for (std::size_t axis = 0; axis < axes; ++axis) placements.push_back(choices[random() % choices.size()]);
+  return placements;
+}
+
+}  // namespace
+
+PlacedCall draw_placements(const DrawnCall& drawn, Random& random) {
+  PlacedCall placed{drawn.call, one_of<std::vector<int64_t>>(random, {{2}, {3}, {4}, {2, 2}}), {}};
+  for (const torch::Tensor& t : drawn.call.tensors())
+    placed.placements.push_back(drawn_for(t, placed.mesh.size(), random));
+  for (const torch::Tensor& t : drawn.expected.incoming)
+    placed.incoming.push_back(drawn_for(t, placed.mesh.size(), random));
   return placed;
 }
 

@@ -20,8 +20,8 @@ struct DrawnCall {
 // Up to `count` calls that plain LibTorch accepts; none if it refused all that was tried.
 std::vector<DrawnCall> draw_calls(const c10::OperatorHandle& op, int count, Random& random);
 
-// A mesh of 2 to 4 ranks and a placement of each tensor.
-PlacedCall draw_placements(const Call& call, Random& random);
+// A mesh of 2 to 4 ranks, and a placement of each tensor and of each incoming gradient.
+PlacedCall draw_placements(const DrawnCall& drawn, Random& random);
 
 // The sizes of the tensors; and the call with `to` for the size `from` of every tensor, for bounds of
 // indices, and, if asked, in lists of integers.

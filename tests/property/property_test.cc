@@ -1,7 +1,7 @@
 // Every operator of the aten namespace, with drawn arguments, meshes and placements, against the plain call.
 //   MESHTORCH_PROPERTY_SEED=7 MESHTORCH_PROPERTY_CASES=50   other and more draws for each operator
 //   MESHTORCH_PROPERTY_OPERATORS='linalg_.*'                only these
-//   MESHTORCH_PROPERTY_CASE='mm: f[5,4], f[4,6] | 2 | S(0), R'   this one call, as a failure prints it
+//   MESHTORCH_PROPERTY_CASE='mm: f[5,4], f[4,6] | 2 | S(0), R | P'   this one call, as a failure prints it
 //   MESHTORCH_PROPERTY_TRACE=file                           each call before it runs: the last one has
 //   crashed
 #include <cstdlib>
@@ -51,7 +51,7 @@ bool is_split(const PlacedCall& placed) {
 }
 
 void try_call(const DrawnCall& drawn, Random& random, std::uint32_t seed, Record& record) {
-  const PlacedCall placed = draw_placements(drawn.call, random);
+  const PlacedCall placed = draw_placements(drawn, random);
   const Verdict verdict = judge(placed, drawn.expected);
   switch (verdict.kind) {
     case Verdict::Kind::right:
@@ -80,10 +80,7 @@ std::string coverage(const c10::OperatorHandle& op, const Record& record) {
   }
   if (record.right == 0) return "refused: " + record.refusal;
   if (!record.ran_split) return record.was_replicated ? "replicated" : "right, never split";
-  const OperatorInfo& info = operator_info(op);
-  if (info.special != nullptr) return "by hand";
-  if (info.rule != nullptr) return "rule";
-  return info.is_composite ? "decomposed" : "replicated";
+  return describe(operator_info(op));
 }
 
 std::vector<c10::OperatorHandle> aten_operators(const std::string& pattern) {
@@ -141,7 +138,7 @@ TEST_F(Property, EveryAtenOperatorIsRightOrRefused) {
 }
 
 TEST_F(Property, TheOneCallThatIsAskedFor) {
-  const std::string text = setting("MESHTORCH_PROPERTY_CASE", "mm: f[5,4], f[4,6] | 2 | S(0), R");
+  const std::string text = setting("MESHTORCH_PROPERTY_CASE", "mm: f[5,4], f[4,6] | 2 | S(0), R | P");
   const PlacedCall placed = PlacedCall::parse(text);
   EXPECT_EQ(placed.to_string(), text);
   const auto expected = plain_run(placed.call);

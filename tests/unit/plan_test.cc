@@ -78,6 +78,7 @@ TEST(PlanOnTwoAxes, ReducesTheLastOfDifferentPartialsFirst) {
 }
 TEST(PlanOnTwoAxes, SumAndAverageCommute) {
   EXPECT_EQ(on_two_axes({P, Partial("avg")}, {R, Partial("avg")}), "all_reduce[0]");
+  EXPECT_EQ(on_two_axes({P, Partial("avg")}, {R, R}), "all_reduce[0,1]");
 }
 TEST(PlanOnTwoAxes, StridedShardIsTheOtherOrderOfSplits) {
   // As fully sharded data parallelism over tensor parallelism has it: axis 0 splits what axis 1

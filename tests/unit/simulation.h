@@ -164,7 +164,7 @@ class Simulation {
     for (std::size_t i = 0; i < terms.size(); ++i) {
       const bool complete = terms[i].size() == (reduces ? members.size() : 1);
       result.data[i] = !complete ? std::numeric_limits<double>::quiet_NaN()
-                       : reduces ? reduce(step.op, terms[i])
+                       : reduces ? reduce(step.op, terms[i]) / static_cast<double>(divisor_of(step, mesh_))
                        : keeps   ? terms[i].front()
                                  : (step.op == ReduceOp::product ? 1 : 0);
     }

@@ -1,0 +1,76 @@
+// Operators on lists of tensors that lie on several meshes: each mesh by itself.
+#include "numbers.h"
+
+namespace meshtorch::testing {
+namespace {
+
+using mt::Replicate;
+using mt::Shard;
+
+// Tensors on two meshes that cross, and a plain one.
+struct Tensors {
+  std::vector<torch::Tensor> plain, placed;
+};
+
+Tensors on_two_meshes(int64_t seed) {
+  const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"a", "b"});
+  Tensors all;
+  for (const int64_t i : {0, 1, 2, 3}) {
+    all.plain.push_back(numbers({5, 2 + i}, torch::kFloat, seed + i).abs() + 1);
+    const auto axis = mesh[i % 2 == 0 ? "a" : "b"];
+    all.placed.push_back(mt::distribute_tensor(all.plain.back(), axis, {i < 2 ? Shard(0) : Shard(1)}));
+  }
+  all.plain.push_back(numbers({3}, torch::kFloat, seed));
+  all.placed.push_back(all.plain.back().clone());
+  return all;
+}
+
+void expect_equal(const std::vector<torch::Tensor>& placed, const std::vector<torch::Tensor>& plain) {
+  ASSERT_EQ(placed.size(), plain.size());
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    const bool is_plain = i == 4;
+    EXPECT_EQ(mt::is_dtensor(placed[i]), !is_plain);
+    EXPECT_TRUE(is_close(is_plain ? placed[i] : mt::DTensor(placed[i]).full_tensor(), plain[i])) << i;
+  }
+}
+
+TEST(SeveralMeshes, ForeachOperatorsRunOnEach) {
+  on_ranks(4, [](int) {
+    const Tensors x = on_two_meshes(1);
+    const Tensors y = on_two_meshes(7);
+    expect_equal(torch::_foreach_add(x.placed, y.placed, 2), torch::_foreach_add(x.plain, y.plain, 2));
+    expect_equal(torch::_foreach_mul(x.placed, {1, 2, 3, 4, 5}),
+                 torch::_foreach_mul(x.plain, {1, 2, 3, 4, 5}));
+    expect_equal(torch::_foreach_norm(x.placed), torch::_foreach_norm(x.plain));
+    torch::_foreach_addcdiv_(x.placed, y.placed, y.placed, 3);
+    torch::_foreach_addcdiv_(x.plain, y.plain, y.plain, 3);
+    expect_equal(x.placed, x.plain);
+  });
+}
+
+TEST(SeveralMeshes, FusedOptimizersRunOnEach) {
+  on_ranks(4, [](int) {
+    Tensors x = on_two_meshes(1), g = on_two_meshes(7), m = on_two_meshes(11), v = on_two_meshes(13);
+    for (const auto which : {&Tensors::placed, &Tensors::plain}) {
+      std::vector<torch::Tensor> steps;
+      for (std::size_t i = 0; i < x.plain.size(); ++i) steps.push_back(torch::tensor(1.0F));
+      torch::_fused_adamw_(x.*which, g.*which, m.*which, v.*which, {}, steps, 0.1, 0.9, 0.99, 0.01, 1e-8,
+                           false, false);
+    }
+    expect_equal(x.placed, x.plain);
+    expect_equal(m.placed, m.plain);
+  });
+}
+
+TEST(SeveralMeshes, InOneElementAreAnError) {
+  on_ranks(4, [](int) {
+    const Tensors x = on_two_meshes(1);
+    const std::vector<torch::Tensor> turned(x.placed.rbegin() + 1, x.placed.rend());
+    const std::vector<torch::Tensor> first(x.placed.begin(), x.placed.end() - 1);
+    const std::string error = error_of([&] { torch::_foreach_add(first, turned); });
+    EXPECT_NE(error.find("got tensors on different meshes"), std::string::npos) << error;
+  });
+}
+
+}  // namespace
+}  // namespace meshtorch::testing
