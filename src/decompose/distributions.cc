@@ -58,42 +58,42 @@ void check_deviation(const Asked& asked, double deviation) {
   check_number(asked, deviation >= 0, "std", deviation, "not negative");
 }
 
-Distribution DrawUniform::checked(const Asked& asked, double from, double to) {
+Distribution checked_uniform(const Asked& asked, double from, double to) {
   check_floating(asked);
   check_number(asked, from <= to, "from", from, "not above `to`");
   return Distribution::uniform(from, to);
 }
 
-Distribution DrawNormal::checked(const Asked& asked, double mean, double deviation) {
+Distribution checked_normal(const Asked& asked, double mean, double deviation) {
   check_floating(asked);
   check_deviation(asked, deviation);
   return Distribution::normal(mean, deviation);
 }
 
-Distribution DrawLogNormal::checked(const Asked& asked, double mean, double deviation) {
+Distribution checked_log_normal(const Asked& asked, double mean, double deviation) {
   check_floating(asked);
   check_number(asked, deviation > 0, "std", deviation, "above 0");
   return Distribution::log_normal(mean, deviation);
 }
 
-Distribution DrawCauchy::checked(const Asked& asked, double median, double sigma) {
+Distribution checked_cauchy(const Asked& asked, double median, double sigma) {
   check_floating(asked);
   check_number(asked, sigma > 0, "sigma", sigma, "above 0");
   return Distribution::cauchy(median, sigma);
 }
 
-Distribution DrawExponential::checked(const Asked& asked, double rate) {
+Distribution checked_exponential(const Asked& asked, double rate) {
   check_floating(asked);
   check_number(asked, rate > 0, "lambd", rate, "above 0");
   return Distribution::exponential(rate);
 }
 
-Distribution DrawGeometric::checked(const Asked& asked, double p) {
+Distribution checked_geometric(const Asked& asked, double p) {
   check_number(asked, p > 0 && p < 1, "p", p, "above 0 and below 1");
   return Distribution::geometric(p);
 }
 
-Distribution DrawBernoulli::checked(const Asked& asked, double p) {
+Distribution checked_bernoulli(const Asked& asked, double p) {
   check_probability(asked, p);
   return Distribution::bernoulli(p);
 }

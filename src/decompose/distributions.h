@@ -14,46 +14,36 @@ struct Asked {
   at::ScalarType type;
 };
 
-// A function for each family of operators; what they take besides (a generator, options of the new tensor)
-// is passed too, and does not matter here.
-struct DrawUniform {
-  Distribution operator()(const Asked& asked, double from, double to, const auto&...) const {
-    return checked(asked, from, to);
+// Distributions of one and of two numbers, which the function checks.
+Distribution checked_uniform(const Asked& asked, double from, double to);
+Distribution checked_normal(const Asked& asked, double mean, double deviation);
+Distribution checked_log_normal(const Asked& asked, double mean, double deviation);
+Distribution checked_cauchy(const Asked& asked, double median, double sigma);
+Distribution checked_exponential(const Asked& asked, double rate);
+Distribution checked_geometric(const Asked& asked, double p);
+Distribution checked_bernoulli(const Asked& asked, double p);
+
+// What a family of operators draws. What they take besides (a generator, options of the new tensor) is passed
+// too, and does not matter here.
+template <auto checked>
+struct DrawByOne {
+  Distribution operator()(const Asked& asked, double number, const auto&...) const {
+    return checked(asked, number);
   }
-  static Distribution checked(const Asked& asked, double from, double to);
 };
-struct DrawNormal {
-  Distribution operator()(const Asked& asked, double mean, double deviation, const auto&...) const {
-    return checked(asked, mean, deviation);
+template <auto checked>
+struct DrawByTwo {
+  Distribution operator()(const Asked& asked, double first, double second, const auto&...) const {
+    return checked(asked, first, second);
   }
-  static Distribution checked(const Asked& asked, double mean, double deviation);
 };
-struct DrawLogNormal {
-  Distribution operator()(const Asked& asked, double mean, double deviation, const auto&...) const {
-    return checked(asked, mean, deviation);
-  }
-  static Distribution checked(const Asked& asked, double mean, double deviation);
-};
-struct DrawCauchy {
-  Distribution operator()(const Asked& asked, double median, double sigma, const auto&...) const {
-    return checked(asked, median, sigma);
-  }
-  static Distribution checked(const Asked& asked, double median, double sigma);
-};
-struct DrawExponential {
-  Distribution operator()(const Asked& asked, double rate, const auto&...) const {
-    return checked(asked, rate);
-  }
-  static Distribution checked(const Asked& asked, double rate);
-};
-struct DrawGeometric {
-  Distribution operator()(const Asked& asked, double p, const auto&...) const { return checked(asked, p); }
-  static Distribution checked(const Asked& asked, double p);
-};
-struct DrawBernoulli {
-  Distribution operator()(const Asked& asked, double p, const auto&...) const { return checked(asked, p); }
-  static Distribution checked(const Asked& asked, double p);
-};
+using DrawUniform = DrawByTwo<checked_uniform>;
+using DrawNormal = DrawByTwo<checked_normal>;
+using DrawLogNormal = DrawByTwo<checked_log_normal>;
+using DrawCauchy = DrawByTwo<checked_cauchy>;
+using DrawExponential = DrawByOne<checked_exponential>;
+using DrawGeometric = DrawByOne<checked_geometric>;
+using DrawBernoulli = DrawByOne<checked_bernoulli>;
 
 // random_: from the first to the last integer that is asked for, or that the type can hold.
 struct DrawIntegers {
@@ -83,14 +73,10 @@ struct DrawBelow {
   }
 };
 struct DrawUnit {  // rand_like
-  Distribution operator()(const Asked& asked, const auto&...) const {
-    return DrawUniform::checked(asked, 0, 1);
-  }
+  Distribution operator()(const Asked& asked, const auto&...) const { return checked_uniform(asked, 0, 1); }
 };
 struct DrawStandardNormal {  // randn_like
-  Distribution operator()(const Asked& asked, const auto&...) const {
-    return DrawNormal::checked(asked, 0, 1);
-  }
+  Distribution operator()(const Asked& asked, const auto&...) const { return checked_normal(asked, 0, 1); }
 };
 
 // A probability is from 0 to 1, a deviation not negative.
