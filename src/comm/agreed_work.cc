@@ -1,6 +1,7 @@
 // Work that starts when the ranks have agreed on it, and the thread that meets them for it.
 #include "comm/agreed_work.h"
 
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 #include <c10/util/thread_name.h>
 
@@ -89,6 +90,8 @@ struct Courier::Job {
       : call(given), work(std::move(its_work)) {}
   StoredCall call;
   c10::intrusive_ptr<AgreedWork> work;
+  // Tensors of the caller may be those of inference mode: they are written in the caller's mode.
+  const bool is_inference = c10::InferenceMode::is_enabled();
 };
 
 Courier::Courier(std::shared_ptr<HostMembership> membership, int ranks_on_host,
@@ -146,6 +149,7 @@ void Courier::run() {
         meeting_->brought() = {};
         meeting_->enter(job->call, timeout_);
         meeting_->leave();
+        const c10::InferenceMode as_caller(job->is_inference);
         job->work->start();
       } catch (...) {
         job->work->refuse(std::current_exception());
