@@ -3,7 +3,7 @@
 import torch  # before _C, which needs its libraries
 import torch._dynamo  # torch's shape functions in Python import it at their first call, which is no time for 800 modules
 
-from . import _C, _dtensor, device_mesh, placement_types
+from . import _C, _dtensor, _functions, device_mesh, placement_types
 from ._C import (
     DTensorSpec,
     Group,
@@ -28,6 +28,7 @@ from .placement_types import Partial, Placement, Replicate, Shard
 from . import debug, experimental, functional_collectives, parallel
 
 _dtensor.install()
+_functions.install()
 # What pickled tensors name, for torch.load(weights_only=True).
 torch.serialization.add_safe_globals(
     [_dtensor._rebuild, device_mesh._rebuild, Partial, Replicate, Shard, placement_types._StridedShard]

@@ -140,3 +140,27 @@ def wrong_arguments(w):
 
 def test_wrong_arguments_raise_and_leave_nothing_behind(ranks):
     ranks(wrong_arguments)
+
+
+def functions_that_make_plain_tensors(w):
+    mesh = w.mesh()
+    ids = torch.arange(12).view(4, 3)
+    for d in layouts(w, ids):
+        if not d.placements[0].is_partial():
+            for found, expected in zip(torch.unravel_index(d, (3, 4)), torch.unravel_index(ids, (3, 4))):
+                w.same(found.full_tensor(), expected)
+    images = torch.arange(2 * 3 * 49.0).view(2, 3, 7, 7)
+    samples = torch.tensor([0.1, 0.9, 0.5, 0.3, 0.7, 0.2]).repeat(2).view(2, 3, 2)
+    pool = nn.functional.fractional_max_pool2d
+    expected = pool(images, 2, output_size=3, _random_samples=samples)
+    for d in layouts(w, images):
+        s = distribute_tensor(samples, mesh, [Replicate()])
+        w.same(pool(d, 2, output_size=3, _random_samples=s).full_tensor(), expected)
+        drawn = pool(d, 2, output_size=3)  # all ranks lay their windows alike
+        assert drawn.shape == (2, 3, 3, 3)
+        w.same(drawn.redistribute(placements=[Replicate()]).to_local(), drawn.full_tensor())
+        assert nn.FractionalMaxPool2d(2, output_size=2, return_indices=True)(d)[1].shape == (2, 3, 2, 2)
+
+
+def test_functions_that_make_plain_tensors(ranks):
+    ranks(functions_that_make_plain_tensors)

@@ -6,15 +6,13 @@
 
 #include <limits>
 
+#include "dispatch/mixing.h"
 #include "meshtorch/collectives.h"
-#include "meshtorch/loss_parallel.h"
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
 
 namespace meshtorch {
 namespace {
-
-thread_local int loss_parallel_depth = 0;
 
 // at::Reduction
 constexpr std::int64_t kNone = 0, kMean = 1, kSum = 2;
@@ -134,12 +132,9 @@ bool is_known_sum_of(const at::Tensor& gradient) {
 
 }  // namespace
 
-loss_parallel::loss_parallel() { ++loss_parallel_depth; }
-loss_parallel::~loss_parallel() { --loss_parallel_depth; }
-
 std::optional<at::Tensor> class_split_log_softmax(const at::Tensor& self, std::int64_t dim,
                                                   bool half_to_float) {
-  const auto split = loss_parallel_depth > 0 ? as_class_split(self, dim) : std::nullopt;
+  const auto split = is_loss_parallel() ? as_class_split(self, dim) : std::nullopt;
   if (!split) return std::nullopt;
   const at::ScalarType dtype = half_to_float ? at::kFloat : self.scalar_type();
   at::Tensor x = split->meta->local;
@@ -179,7 +174,7 @@ std::optional<at::Tensor> class_split_log_softmax_backward(const at::Tensor& gra
 std::optional<std::tuple<at::Tensor, at::Tensor>> class_split_nll_loss(
     const at::Tensor& self, const at::Tensor& target, const std::optional<at::Tensor>& weight,
     std::int64_t reduction, std::int64_t ignore_index) {
-  const auto split = loss_parallel_depth > 0 ? as_class_split(self, class_dim_of(self)) : std::nullopt;
+  const auto split = is_loss_parallel() ? as_class_split(self, class_dim_of(self)) : std::nullopt;
   if (!split) return std::nullopt;
   MeshImpl& mesh = *split->meta->mesh;
   const Layout* like_targets = target_layout(*split);

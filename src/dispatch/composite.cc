@@ -9,6 +9,7 @@
 #include "dispatch/handler.h"
 #include "dispatch/mixing.h"
 #include "dispatch/whole_call.h"
+#include "operator/corrections.h"
 #include "operator/decomposition.h"
 #include "operator/stack_call.h"
 
@@ -31,6 +32,18 @@ std::shared_ptr<MeshImpl> mesh_of_all(const std::vector<at::Tensor>& tensors) {
     mesh = meta->mesh;
   }
   return mesh;
+}
+
+// A plain tensor that a user passes is refused here: inside, nothing tells it from one that the operator
+// made.
+void check_plain_arguments(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
+  visit_tensors(info, arguments, [&](const at::Tensor& t, std::size_t argument, int element) {
+    if (meta_of(t) != nullptr || t.numel() == 1) return;
+    const std::string& name = info.arguments[argument].name;
+    if (reads_form_only(info.name, name)) return;
+    if (is_zero_by_modules(info.name, name) && !t.any().item<bool>()) return;
+    check_mixing(info, {argument, element, t, nullptr});
+  });
 }
 
 c10::DispatchKeySet below_composite(c10::DispatchKeySet keys) {
@@ -81,7 +94,12 @@ void run_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torc
   if (InsideComposite::is_any()) return decompose(op, keys, stack);
   const std::vector<at::Tensor> tensors = tensors_in(arguments_of(op, *stack));
   const auto mesh = mesh_of_all(tensors);
-  if (!mesh) return decompose(op, keys, stack);
+  if (!mesh) {
+    if (std::ranges::any_of(tensors,
+                            [](const at::Tensor& t) { return t.defined() && meta_of(t) != nullptr; }))
+      check_plain_arguments(operator_info(op), arguments_of(op, *stack));
+    return decompose(op, keys, stack);
+  }
   const torch::jit::Stack arguments = arguments_of(op, *stack).vec();
   const std::size_t below = stack->size() - arguments.size();
   // That an operator cannot be decomposed is found out once, by each rank for itself: what was sent until

@@ -26,7 +26,7 @@ class Decider {
     decision_->rules_version = rules_version();
     decision_->shapes = run_on_shapes();
     if (const RuleEntry* rule = info_.rule) call_ = RuleCall::bind(*rule, info_, operands_, arguments_);
-    if (call_ && choose_option()) return decision_;
+    if (call_ && foretells_shapes() && choose_option()) return decision_;
     replicate();
     return decision_;
   }
@@ -60,6 +60,25 @@ class Decider {
       return {};
     }
     return tensors_in(stack);
+  }
+
+  // False if the rule would give a result another shape than LibTorch does: some kernels broadcast what the
+  // rule takes for the size of the result, and then the rule is not one of this call.
+  bool foretells_shapes() const {
+    const BoundRule& bound = *call_->bound();
+    if (!bound.listed.empty()) return true;
+    for (std::size_t i = 0; i < decision_->shapes.size(); ++i) {
+      if (!decision_->shapes[i].defined()) continue;
+      const BoundTensor& result = bound.result(result_of_tensor(bound, static_cast<int>(i)));
+      const c10::IntArrayRef sizes = decision_->shapes[i].sizes();
+      const bool has_tail = result.tail != BoundTensor::Tail::none;
+      if (sizes.size() < result.shape.size() || (sizes.size() > result.shape.size() && !has_tail))
+        return false;
+      for (std::size_t d = 0; d < result.shape.size(); ++d) {
+        if (result.shape[d] >= 0 && result.shape[d] != sizes[d]) return false;
+      }
+    }
+    return true;
   }
 
   bool choose_option() {

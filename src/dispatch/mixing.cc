@@ -4,12 +4,14 @@
 #include <torch/csrc/autograd/function.h>
 
 #include "meshtorch/implicit_replication.h"
+#include "meshtorch/loss_parallel.h"
 
 namespace meshtorch {
 namespace {
 
 thread_local int composite_depth = 0;
 thread_local int implicit_depth = 0;
+thread_local int loss_parallel_depth = 0;
 
 }  // namespace
 
@@ -20,11 +22,17 @@ bool InsideComposite::is_any() { return composite_depth > 0; }
 implicit_replication::implicit_replication() { ++implicit_depth; }
 implicit_replication::~implicit_replication() { --implicit_depth; }
 
+loss_parallel::loss_parallel() { ++loss_parallel_depth; }
+loss_parallel::~loss_parallel() { --loss_parallel_depth; }
+bool is_loss_parallel() { return loss_parallel_depth > 0; }
+
 void check_mixing(const OperatorInfo& info, const Operand& operand) {
   const bool is_made_inside = InsideComposite::is_any() || torch::autograd::get_current_node() != nullptr;
   // x[[0, 2]]: the numbers stand in the program, which is the same on every rank.
   const bool is_index = info.arguments[operand.argument].has_optional_elements;
-  if (is_made_inside || is_index || implicit_depth > 0) return;
+  // As PyTorch has it: the labels of a batch that every rank reads.
+  const bool is_target = is_loss_parallel() && info.arguments[operand.argument].name == "target";
+  if (is_made_inside || is_index || is_target || implicit_depth > 0) return;
   TORCH_CHECK(
       false, "meshtorch: `", info.op.schema().name(),
       "` got a plain tensor beside distributed ones\n  argument ", info.arguments[operand.argument].name,

@@ -17,9 +17,12 @@ class InsideComposite {
   static bool is_any();
 };
 
+// True while a loss_parallel scope lives on this thread.
+bool is_loss_parallel();
+
 // Passes if the plain operand is replicated by construction (made inside a composite operator or a backward
-// formula) or the user asked for implicit replication. Else throws an error that names the operator, the
-// argument and the ways out.
+// formula), is a target in a loss_parallel scope, or the user asked for implicit replication. Else throws an
+// error that names the operator, the argument and the ways out.
 void check_mixing(const OperatorInfo& info, const Operand& operand);
 
 }  // namespace meshtorch

@@ -6,7 +6,7 @@
 namespace meshtorch {
 namespace {
 
-constexpr WrittenArgument kWritten[] = {
+constexpr NamedArgument kWritten[] = {
     {"native_batch_norm", "running_mean"},           {"native_batch_norm", "running_var"},
     {"native_batch_norm.out", "running_mean"},       {"native_batch_norm.out", "running_var"},
     {"batch_norm_update_stats", "running_mean"},     {"batch_norm_update_stats", "running_var"},
@@ -33,14 +33,45 @@ constexpr std::string_view kPlainZeros[] = {
     "reflection_pad3d_backward", "replication_pad1d_backward", "replication_pad2d_backward",
     "replication_pad3d_backward"};
 
+// Composite operators that read nothing of this argument but its shape and type.
+constexpr NamedArgument kFormOnly[] = {
+    {"_has_compatible_shallow_copy_type", "self"},
+    {"_has_compatible_shallow_copy_type", "from"},
+    {"expand_as", "other"},
+    {"view_as", "other"},
+    {"reshape_as", "other"},
+    {"type_as", "other"},
+    {"result_type.Tensor", "tensor"},
+    {"result_type.Tensor", "other"},
+    {"set_data", "self"},
+    {"set_data", "new_data"},
+};
+
+// Recurrent networks: the modules make zeros where the user gives no state.
+constexpr NamedArgument kZerosOfModules[] = {
+    {"lstm.input", "hx"},     {"lstm.data", "hx"},     {"gru.input", "hx"},      {"gru.data", "hx"},
+    {"rnn_tanh.input", "hx"}, {"rnn_tanh.data", "hx"}, {"rnn_relu.input", "hx"}, {"rnn_relu.data", "hx"}};
+
+bool is_named(std::span<const NamedArgument> arguments, std::string_view op, std::string_view argument) {
+  return std::ranges::any_of(arguments,
+                             [&](const NamedArgument& a) { return a.op == op && a.argument == argument; });
+}
+
 }  // namespace
 
-std::span<const WrittenArgument> written_arguments() { return kWritten; }
+std::span<const NamedArgument> written_arguments() { return kWritten; }
 std::span<const std::string_view> plain_zero_gradients() { return kPlainZeros; }
 
 bool is_written_anyway(std::string_view op, std::string_view argument) {
-  return std::ranges::any_of(kWritten,
-                             [&](const WrittenArgument& w) { return w.op == op && w.argument == argument; });
+  return is_named(kWritten, op, argument);
+}
+
+bool reads_form_only(std::string_view op, std::string_view argument) {
+  return is_named(kFormOnly, op, argument);
+}
+
+bool is_zero_by_modules(std::string_view op, std::string_view argument) {
+  return is_named(kZerosOfModules, op, argument);
 }
 
 bool has_plain_zero_gradient(std::string_view op) {

@@ -7,18 +7,25 @@
 
 namespace meshtorch {
 
-// Arguments that kernels write though the schema does not say so.
-struct WrittenArgument {
+struct NamedArgument {
   std::string_view op;
   std::string_view argument;
 };
-std::span<const WrittenArgument> written_arguments();
+
+// Arguments that kernels write though the schema does not say so.
+std::span<const NamedArgument> written_arguments();
 
 // Operators with a derivative that is a plain zero tensor, made of sizes alone.
 std::span<const std::string_view> plain_zero_gradients();
 
 bool is_written_anyway(std::string_view op, std::string_view argument);
 bool has_plain_zero_gradient(std::string_view op);
+
+// The operator reads the shape and the type of the argument, and no value: a plain tensor may stand there.
+bool reads_form_only(std::string_view op, std::string_view argument);
+
+// LibTorch's modules pass plain zeros there.
+bool is_zero_by_modules(std::string_view op, std::string_view argument);
 
 // The result shares the memory of the argument in all but the schema: composite operators write through it.
 bool is_view_anyway(std::string_view op);

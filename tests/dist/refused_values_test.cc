@@ -83,11 +83,24 @@ TEST(RefusedValues, PlainTensorsBesideDistributedOnesAlsoWhereNoRuleIsAsked) {
     refused([&] { torch::allclose(x, plain); });
     refused([&] { torch::dist(x, plain); });
     refused([&] { torch::mse_loss(x, plain); });
+    refused([&] { torch::matmul(x, plain); });  // of many: composite operators decompose
+    refused([&] { torch::matmul(plain, x); });
+    refused([&] { torch::einsum("ij,jk->ik", {x, plain}); });
+    refused([&] { torch::nn::functional::linear(x, plain); });
+    refused([&] { torch::hstack({x, plain}); });
+    refused([&] { torch::where(plain > 0, x, x); });
     refused([&] { x.clone().bernoulli_(plain.abs() / 100); });
     refused([&] {
       torch::Tensor out = torch::empty({4});
       torch::mean_out(out, x, {0});
     });
+    // Nothing is read of these but their form.
+    EXPECT_TRUE(mt::is_dtensor(x.view_as(plain)) && mt::is_dtensor(x.reshape_as(plain)));
+    EXPECT_TRUE(mt::is_dtensor(x.expand_as(plain)) && mt::is_dtensor(x.type_as(plain)));
+    EXPECT_EQ(torch::result_type(x, plain.to(torch::kDouble)), torch::kDouble);
+    torch::Tensor parameter = torch::zeros({4, 4});
+    parameter.set_data(x);
+    EXPECT_TRUE(mt::is_dtensor(parameter));
     const mt::implicit_replication scope;
     EXPECT_TRUE(torch::equal(x, plain));
   });

@@ -2,6 +2,7 @@
 #include "draw_call.h"
 
 #include "../dist/samples.h"
+#include "trial.h"
 
 namespace meshtorch::testing {
 namespace {
@@ -197,7 +198,8 @@ bool takes_tensors(const c10::OperatorHandle& op) {
   });
 }
 
-std::vector<DrawnCall> draw_calls(const c10::OperatorHandle& op, int count, Random& random) {
+std::vector<DrawnCall> draw_calls(const c10::OperatorHandle& op, int count, Random& random,
+                                  bool with_trials) {
   std::vector<DrawnCall> drawn;
   const std::vector<Call> samples = samples_of(op);
   const bool is_free = reason_not_to_draw(name_of(op.operator_name())).empty();
@@ -210,6 +212,7 @@ std::vector<DrawnCall> draw_calls(const c10::OperatorHandle& op, int count, Rand
                 : as_it_is      ? samples[index % samples.size()]
                                 : varied(samples[random() % samples.size()], random);
     if (call.tensor_texts().empty()) continue;
+    if (with_trials && !as_it_is && !is_well_defined(call)) continue;
     if (auto run = plain_run(call)) drawn.push_back({std::move(call), std::move(*run)});
   }
   return drawn;

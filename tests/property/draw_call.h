@@ -17,8 +17,10 @@ struct DrawnCall {
   Run expected;
 };
 
-// Up to `count` calls that plain LibTorch accepts; none if it refused all that was tried.
-std::vector<DrawnCall> draw_calls(const c10::OperatorHandle& op, int count, Random& random);
+// Up to `count` calls that plain LibTorch accepts; none if it refused all that was tried. With trials each
+// call is made in a process of its own first, and left out where plain LibTorch dies or gives memory that
+// nobody wrote.
+std::vector<DrawnCall> draw_calls(const c10::OperatorHandle& op, int count, Random& random, bool with_trials);
 
 // A mesh of 2 to 4 ranks, and a placement of each tensor and of each incoming gradient.
 PlacedCall draw_placements(const DrawnCall& drawn, Random& random);

@@ -121,6 +121,14 @@ TEST(Found, IndicesOfDifferentDimsAreDifferentCalls) {
   });
 }
 
+// Kernels that broadcast the gradient into the shape that is asked for, where rules read the shape from the gradient.
+TEST(Found, GradientsAreBroadcastIntoTheShapeThatIsAskedFor) {
+  expect_right("select_backward: f[1,3], [2, 4, 3], 1, 2 | 2 | S(1)");
+  expect_right("select_backward.out: f[1,1], [2, 4, 3], 1, 2, f[1,1,1] | 2 | R, R");
+  expect_right("slice_backward: f[1,1,3], [2, 4, 3], 1, 2, 4, 1 | 2 | S(2)");
+  expect_right("diagonal_backward: f[1,1], [2, 4, 4], 0, 1, 2 | 2 | R");
+}
+
 TEST(Refused, RandomOperatorsWithoutAGenerator) {
   EXPECT_EQ(refusal_of("rand.out: [5, 4], f[5,4] | 2 | S(0)"),
             "meshtorch: `aten::rand` takes no generator, and each rank would draw numbers of its own\n"

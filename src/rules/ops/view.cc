@@ -356,11 +356,28 @@ RuleUse into_zeros(Rule rule, std::int64_t dim, std::int64_t rank) {
           {{LocalChange::Kind::result_sizes, "input_sizes"}}};
 }
 
+// The kernels broadcast a gradient of other sizes; no rule says so.
+bool has_sizes(const Shape& gradient, Shape whole, const std::vector<std::int64_t>& but_for) {
+  std::vector<std::int64_t> dims;
+  for (const std::int64_t d : but_for) dims.push_back(wrapped(d, rank_of(whole)).value_or(-1));
+  Shape kept;
+  for (std::size_t d = 0; d < whole.size(); ++d) {
+    if (std::ranges::count(dims, static_cast<std::int64_t>(d)) == 0) kept.push_back(whole[d]);
+  }
+  return gradient == kept;
+}
+
 RuleUse slice_backward(const OpCall& call) {
+  Shape gradient = call.shape("grad_output");
+  const auto at = wrapped(call.integer("dim"), rank_of(gradient));
+  if (!at) return {kWhole};
+  gradient.erase(gradient.begin() + *at);
+  if (!has_sizes(gradient, call.integers("input_sizes"), {*at})) return {kWhole};
   return into_zeros("*a.. _ b.. -> a.. _ b..", call.integer("dim"), rank_of(call.integers("input_sizes")));
 }
 
 RuleUse select_backward(const OpCall& call) {
+  if (!has_sizes(call.shape("grad_output"), call.integers("input_sizes"), {call.integer("dim")})) return {kWhole};
   return into_zeros("*a.. b.. -> a.. _ b..", call.integer("dim"), rank_of(call.integers("input_sizes")));
 }
 
@@ -413,6 +430,9 @@ RuleUse diagonal_scatter(const OpCall& call) {
 }
 
 RuleUse diagonal_backward(const OpCall& call) {
+  Shape gradient = call.shape("grad_output");
+  if (!gradient.empty()) gradient.pop_back();
+  if (!has_sizes(gradient, call.integers("input_sizes"), {call.integer("dim1"), call.integer("dim2")})) return {kWhole};
   RuleUse use =
       diagonal_of(rank_of(call.integers("input_sizes")), call.integer("dim1"), call.integer("dim2"), false);
   use.changes = {{LocalChange::Kind::result_sizes, "input_sizes"}};
