@@ -7,7 +7,7 @@
 namespace meshtorch::testing {
 namespace {
 
-constexpr int kAttempts = 40;
+constexpr std::size_t kAttempts = 40;
 
 bool contains(const std::string& text, std::initializer_list<const char*> parts) {
   return std::any_of(parts.begin(), parts.end(),
@@ -200,21 +200,27 @@ bool takes_tensors(const c10::OperatorHandle& op) {
 
 std::vector<DrawnCall> draw_calls(const c10::OperatorHandle& op, int count, Random& random,
                                   bool with_trials) {
-  std::vector<DrawnCall> drawn;
   const std::vector<Call> samples = samples_of(op);
   const bool is_free = reason_not_to_draw(name_of(op.operator_name())).empty();
-  if (samples.empty() && !is_free) return drawn;
-  for (int attempt = 0; attempt < kAttempts && static_cast<int>(drawn.size()) < count; ++attempt) {
-    // The samples themselves first, then variations of them.
-    const std::size_t index = static_cast<std::size_t>(attempt);
-    const bool as_it_is = index < samples.size() || !is_free;
-    Call call = samples.empty() ? SchemaDraw(random).draw(op)
-                : as_it_is      ? samples[index % samples.size()]
-                                : varied(samples[random() % samples.size()], random);
+  if (samples.empty() && !is_free) return {};
+  // The samples themselves first, then variations of them.
+  const auto draw = [&](std::size_t attempt) {
+    if (samples.empty()) return SchemaDraw(random).draw(op);
+    if (attempt < samples.size() || !is_free) return samples[attempt % samples.size()];
+    return varied(samples[random() % samples.size()], random);
+  };
+  const auto wanted = static_cast<std::size_t>(count);
+  std::vector<DrawnCall> drawn;
+  const auto take = [&](const Call& call) {
+    if (auto run = plain_run(call)) drawn.push_back({call, std::move(*run)});
+  };
+  std::vector<Call> on_trial;
+  for (std::size_t attempt = 0; attempt < kAttempts && drawn.size() < wanted; ++attempt) {
+    Call call = draw(attempt);
     if (call.tensor_texts().empty()) continue;
-    if (with_trials && !as_it_is && !is_well_defined(call)) continue;
-    if (auto run = plain_run(call)) drawn.push_back({std::move(call), std::move(*run)});
+    with_trials ? on_trial.push_back(std::move(call)) : take(call);
   }
+  for (const Call& call : well_defined(on_trial, wanted)) take(call);
   return drawn;
 }
 

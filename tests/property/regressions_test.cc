@@ -121,7 +121,8 @@ TEST(Found, IndicesOfDifferentDimsAreDifferentCalls) {
   });
 }
 
-// Kernels that broadcast the gradient into the shape that is asked for, where rules read the shape from the gradient.
+// Kernels that broadcast the gradient into the shape that is asked for, where rules read the shape from the
+// gradient.
 TEST(Found, GradientsAreBroadcastIntoTheShapeThatIsAskedFor) {
   expect_right("select_backward: f[1,3], [2, 4, 3], 1, 2 | 2 | S(1)");
   expect_right("select_backward.out: f[1,1], [2, 4, 3], 1, 2, f[1,1,1] | 2 | R, R");

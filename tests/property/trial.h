@@ -1,4 +1,4 @@
-// A trial of a plain call in a process of its own: LibTorch dies of some calls, and gives memory that nobody
+// Trials of plain calls in a process of their own: LibTorch dies of some calls, and gives memory that nobody
 // wrote as the result of others.
 #pragma once
 
@@ -6,7 +6,8 @@
 
 namespace meshtorch::testing {
 
-// True if the plain call ends, and gives the same when fresh memory holds other bytes.
-bool is_well_defined(const Call& call);
+// The first `count` calls that plain LibTorch takes and ends, giving the same when fresh memory holds other
+// bytes.
+std::vector<Call> well_defined(const std::vector<Call>& calls, std::size_t count);
 
 }  // namespace meshtorch::testing
