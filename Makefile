@@ -4,7 +4,7 @@ BUILD  := build/$(PRESET)
 JOBS   ?= $(shell nproc)
 export MESHTORCH_PYTHON MESHTORCH_PIP_ARGS CMAKE_PREFIX_PATH
 
-.PHONY: help setup build demo test bench format format-check tidy clean distclean
+.PHONY: help setup build demo test bench check soak format format-check tidy clean distclean
 .DEFAULT_GOAL := help
 
 help:            ## show this list
@@ -26,10 +26,27 @@ demo: setup $(BUILD)/build.ninja   ## train a small Llama on 4 ranks, compare it
 test: build      ## build and run all tests
 	@ctest --preset $(PRESET) -j $(JOBS)
 
-bench: build     ## run the benchmarks
-	@$(BUILD)/benchmarks/comm_benchmark
-	@$(BUILD)/benchmarks/operator_benchmark
+bench: build     ## run the benchmarks: benchmarks/results/*.json and docs/benchmarks.md
+	@mkdir -p benchmarks/results
+	@$(BUILD)/benchmarks/comm_benchmark --benchmark_filter='copy|/(2ranks/(64|16777216)B|4ranks/65536B)/' --benchmark_min_time=0.3 \
+	  --benchmark_repetitions=3 --benchmark_out=benchmarks/results/comm.json --benchmark_out_format=json
+	@$(BUILD)/benchmarks/operator_benchmark --benchmark_repetitions=3 --benchmark_out=benchmarks/results/operators.json \
+	  --benchmark_out_format=json
+	@$(BUILD)/benchmarks/ratio_benchmark benchmarks/results/ratios_threads.json
+	@$(BUILD)/tools/meshtorch-run -n 2 --no-prefix $(BUILD)/benchmarks/ratio_benchmark benchmarks/results/ratios_shm.json
 	@PYTHONPATH=$(BUILD)/python $(or $(MESHTORCH_PYTHON),.venv/bin/python) benchmarks/python_overhead.py
+	@$(or $(MESHTORCH_PYTHON),.venv/bin/python) benchmarks/page.py benchmarks/results docs
+
+check: setup     ## what a change must pass: format, clang-tidy on changed sources, each source compiled alone, all tests
+	@tools/format.sh --check
+	@tools/tidy.sh --changed
+	@cmake --preset release -B build/alone -DMESHTORCH_UNITY=OFF >/dev/null
+	@cmake --build build/alone -j $(JOBS) --target meshtorch
+	@$(MAKE) test
+
+MINUTES ?= 60
+soak: build      ## the property test with other seeds for an hour (MINUTES=…)
+	@tools/soak.sh $(MINUTES) $(BUILD)
 
 format:          ## format the sources in place
 	@tools/format.sh

@@ -4,6 +4,9 @@
 #include <meshtorch/distribute_module.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <utility>
+
 namespace llama {
 namespace {
 
@@ -63,6 +66,22 @@ Sight sight_of(const torch::Tensor& ids_BS, const KvCache* cache, const torch::T
   return sight;
 }
 
+// Writes new positions after the `past` ones in a room, and gives all of them. The room doubles when it is
+// full, so that a position is copied once or twice however long the text becomes.
+torch::Tensor appended(torch::Tensor& room_BKTC, std::int64_t past, const torch::Tensor& new_BKSC) {
+  TORCH_CHECK_VALUE(!torch::GradMode::is_enabled() || !new_BKSC.requires_grad(),
+                    "llama: a cache is written in place, which gradients do not survive\n  do: give a cache "
+                    "only under torch::NoGradGuard");
+  const std::int64_t length = past + new_BKSC.size(2);
+  if (!room_BKTC.defined()) return room_BKTC = new_BKSC;
+  if (room_BKTC.size(2) < length) {
+    const std::int64_t room = std::max(length, 2 * past) - past;
+    room_BKTC = torch::constant_pad_nd(room_BKTC.narrow(2, 0, past), {0, 0, 0, room});
+  }
+  room_BKTC.narrow(2, past, new_BKSC.size(2)).copy_(new_BKSC);
+  return room_BKTC.narrow(2, 0, length);
+}
+
 }  // namespace
 
 AttentionImpl::AttentionImpl(const Config& c, torch::Dtype dtype)
@@ -86,11 +105,9 @@ torch::Tensor AttentionImpl::forward(const torch::Tensor& x_BSD, const Sight& si
   torch::Tensor k_BKTC = rotate(heads(k_proj(x_BSD)), sight.rotation);
   torch::Tensor v_BKTC = heads(v_proj(x_BSD));
   if (cache != nullptr) {
-    if (cache->keys_BKTC.defined()) {
-      k_BKTC = torch::cat({cache->keys_BKTC, k_BKTC}, 2);
-      v_BKTC = torch::cat({cache->values_BKTC, v_BKTC}, 2);
-    }
-    *cache = {k_BKTC, v_BKTC};
+    const std::int64_t past = std::exchange(cache->length, cache->length + x_BSD.size(1));
+    k_BKTC = appended(cache->keys_BKTC, past, k_BKTC);
+    v_BKTC = appended(cache->values_BKTC, past, v_BKTC);
   }
   // One new position sees all of the past, so that only several need to be told what comes later.
   const bool is_causal = !sight.mask_B1ST.defined() && x_BSD.size(1) > 1;

@@ -15,9 +15,11 @@
 
 namespace llama {
 
-// What attention remembers of the positions before: one entry for each layer.
+// What attention remembers of the positions before, one entry for each layer: T positions that count, with
+// room for more after them.
 struct KeysValues {
   torch::Tensor keys_BKTC, values_BKTC;
+  std::int64_t length = 0;  // T
 };
 struct KvCache {
   std::vector<KeysValues> layers;

@@ -83,6 +83,7 @@ Draft::Draft(const std::string& directory, const State& state) : directory_(dire
     Json plan{{"tensors", held->to_json()}, {"values", std::move(values)}};
     if (rank_ == 0) {
       safetensors::make_directory(directory);
+      lock_ = std::make_unique<DirectoryLock>(directory);
       plan["generation"] = next_generation(directory);
       plan["meeting"] = unique_name();
     }
@@ -165,6 +166,7 @@ Index Draft::index_of(const std::vector<Json>& files) const {
 }
 
 void Draft::write(const Gather& gather) {
+  const std::unique_ptr<DirectoryLock> until_written = std::move(lock_);
   std::vector<Json> files;
   try {
     files = run_together(gather, [&]() -> Json {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <exception>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "checkpoint/directory_lock.h"
 #include "checkpoint/gather.h"
 #include "checkpoint/plan/assign.h"
 #include "meshtorch/checkpoint.h"
@@ -47,6 +49,7 @@ class Draft {
   Assignment assignment_;
   std::vector<OwnChunk> mine_;
   std::exception_ptr failure_;
+  std::unique_ptr<DirectoryLock> lock_;  // of rank 0, until it is written
 };
 
 }  // namespace meshtorch::checkpoint

@@ -23,6 +23,8 @@ class CallHash {
       add(part);
     }
   }
+  // Enough to tell the calls of one run apart.
+  std::uint64_t short_form() const { return first_; }
   friend bool operator==(const CallHash&, const CallHash&) = default;
 
  private:

@@ -46,12 +46,19 @@ HostMembership::HostMembership(c10d::Store& store, std::vector<int> world_ranks,
 }
 
 std::unique_ptr<GroupMeeting> HostMembership::meeting(int ranks_on_host) {
-  GroupMeeting::Company company{world_ranks_, ranks_on_host, /*are_processes=*/true,
-                                [this] { return obstacle(); }};
+  record_ = flight_record_of(world_ranks_[static_cast<std::size_t>(rank_)], ranks_on_host);
+  GroupMeeting::Company company{
+      world_ranks_,
+      ranks_on_host,
+      /*are_processes=*/true,
+      [this] { return obstacle(); },
+      record_,
+      [record = record_](const std::string& problem) { record->write_if_asked(problem); }};
   return std::make_unique<GroupMeeting>(*memory_, rank_, std::move(company));
 }
 
 void HostMembership::leave() {
+  if (record_ && memory_->slot(rank_).has_left.exchange(1) == 0) record_->write_at_end("the rank left");
   memory_->slot(rank_).has_left = 1;
   ring(*memory_);
 }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "comm/flight_record.h"
 #include "comm/meeting.h"
 #include "comm/segment.h"
 
@@ -34,6 +35,7 @@ class HostMembership {
   const int rank_;
   std::shared_ptr<Segment> segment_;
   MeetingMemory* memory_ = nullptr;
+  std::shared_ptr<FlightRecord> record_;
   std::atomic<bool> is_stopping_ = false;
 };
 

@@ -7,8 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "comm/blocking.h"
@@ -23,6 +27,7 @@ using std::chrono::milliseconds;
 constexpr std::chrono::nanoseconds kLongestWatch = std::chrono::microseconds(200);
 constexpr std::chrono::nanoseconds kShortestWatch = std::chrono::microseconds(5);
 constexpr int kYields = 16;
+constexpr std::size_t kOriginWords = std::extent_v<decltype(MeetingSlot::origin)>;
 // A process may be gone without a word: sleepers look at it so often.
 constexpr milliseconds kLookout(100);
 
@@ -47,6 +52,30 @@ int cores() {
   return count;
 }
 
+// A wait that is longer is told of, while it goes on.
+milliseconds longest_silent_wait() {
+  const char* seconds = std::getenv("MESHTORCH_WARN_AFTER");
+  const double given = seconds == nullptr ? 0 : std::atof(seconds);
+  return given > 0 ? milliseconds(static_cast<std::int64_t>(given * 1000)) : milliseconds(30000);
+}
+
+void write_origin(MeetingSlot& slot) {
+  std::uint64_t words[kOriginWords] = {};
+  if (const CallOrigin* origin = CallOrigin::current()) {
+    const std::string& name = origin->name();
+    std::memcpy(words, name.data(), std::min(name.size(), sizeof(words)));
+  }
+  for (std::size_t i = 0; i < std::size(words); ++i)
+    slot.origin[i].store(words[i], std::memory_order_relaxed);
+}
+
+std::string read_origin(const MeetingSlot& slot) {
+  std::uint64_t words[kOriginWords + 1] = {};
+  for (std::size_t i = 0; i < std::size(slot.origin); ++i)
+    words[i] = slot.origin[i].load(std::memory_order_relaxed);
+  return reinterpret_cast<const char*>(words);
+}
+
 }  // namespace
 
 void ring(MeetingMemory& memory) {
@@ -60,6 +89,7 @@ GroupMeeting::GroupMeeting(MeetingMemory& memory, int rank, Company company)
       rank_(rank),
       company_(std::move(company)),
       may_watch_(company_.ranks_on_host <= cores()),
+      number_in_record_(company_.record ? company_.record->number_of_group(company_.world_ranks) : 0),
       patience_(kLongestWatch) {
   TORCH_INTERNAL_ASSERT(size() == static_cast<int>(memory_.size) && size() < (1 << 16));
 }
@@ -75,6 +105,8 @@ void GroupMeeting::enter(const GroupCall& call, milliseconds timeout) {
   mine.kind.store(static_cast<std::uint32_t>(call.kind()), std::memory_order_relaxed);
   mine.is_inside.store(1, std::memory_order_relaxed);
   mine.has_last_words.store(0, std::memory_order_relaxed);
+  write_origin(mine);
+  if (company_.record) place_in_record_ = company_.record->begin(number_in_record_, number, call);
   mine.brought[turn_].hash = call.hash();
   mine.brought[turn_].hash.add(number);
   if (const CallSplits* splits = call.splits()) {
@@ -100,10 +132,13 @@ void GroupMeeting::check_splits(const GroupCall& call, milliseconds timeout) {
       const std::int64_t expected = memory_.numbers(to, entered_turn_)[size() + from];
       if (sent == expected) continue;
       gather_inside(timeout);  // peers may still read what this rank shows
+      const std::string problem =
+          c10::str(to_string(call.kind()), ": rank ", world_rank(from), " sends ", sent, " ",
+                   call.splits()->unit, " to rank ", world_rank(to), ", which expects ", expected);
+      note_failure(problem);
       leave();
-      TORCH_CHECK_VALUE(false, "meshtorch: ", to_string(call.kind()), ": rank ", world_rank(from), " sends ",
-                        sent, " ", call.splits()->unit, " to rank ", world_rank(to), ", which expects ",
-                        expected, "\n  do: let each rank expect what the others send to it");
+      TORCH_CHECK_VALUE(false, "meshtorch: ", problem,
+                        "\n  do: let each rank expect what the others send to it");
     }
   }
 }
@@ -115,7 +150,10 @@ void GroupMeeting::next_stage(milliseconds timeout) {
 
 void GroupMeeting::sync(milliseconds timeout) { gather_inside(timeout); }
 
-void GroupMeeting::leave() { memory_.slot(rank_).is_inside.store(0, std::memory_order_relaxed); }
+void GroupMeeting::leave() {
+  memory_.slot(rank_).is_inside.store(0, std::memory_order_relaxed);
+  if (company_.record) company_.record->end(place_in_record_);
+}
 
 void GroupMeeting::gather_inside(milliseconds timeout) {
   const Outcome outcome = gather(timeout, /*may_give_up=*/company_.are_processes);
@@ -169,16 +207,23 @@ bool GroupMeeting::watch(std::uint64_t meeting) {
 
 GroupMeeting::Outcome GroupMeeting::sleep(std::uint64_t meeting, milliseconds timeout, bool may_give_up) {
   const auto begin = Clock::now();
+  const milliseconds patience = longest_silent_wait();
+  bool has_warned = false;
   memory_.sleepers.fetch_add(1);
   Outcome outcome = Outcome::met;
   for (;;) {
     const std::uint32_t heard = memory_.bell.load();
     if (is_over(meeting)) break;
-    milliseconds rest = milliseconds::max();
+    const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
+    if (!has_warned && waited >= patience) {
+      has_warned = true;
+      warn_of_wait(waited);
+    }
+    milliseconds rest = has_warned ? milliseconds::max() : patience - waited;
     if (may_give_up) {
-      rest = timeout - std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
+      rest = std::min(rest, timeout - waited);
       obstacle_ = company_.obstacle();
-      if (!obstacle_.empty() || rest.count() <= 0) {
+      if (!obstacle_.empty() || timeout <= waited) {
         if (withdraw(meeting)) outcome = obstacle_.empty() ? Outcome::late : Outcome::hindered;
         break;
       }
@@ -189,6 +234,15 @@ GroupMeeting::Outcome GroupMeeting::sleep(std::uint64_t meeting, milliseconds ti
   memory_.sleepers.fetch_sub(1);
   if (Clock::now() - begin < kLongestWatch) patience_ = kLongestWatch;
   return outcome;
+}
+
+void GroupMeeting::warn_of_wait(milliseconds waited) const {
+  // At once and in one piece: a warning of LibTorch's may be held back until the wait is over.
+  const std::string text =
+      c10::str("meshtorch: rank ", world_rank(rank_), " has waited for ",
+               static_cast<double>(waited.count()) / 1000, " s in a collective\n  ", describe(),
+               "\n  do: look at what the ranks that are not in it do; at the time limit it is an error\n");
+  std::fputs(text.c_str(), stderr);
 }
 
 bool GroupMeeting::withdraw(std::uint64_t meeting) {
@@ -203,6 +257,7 @@ void GroupMeeting::give_up(Outcome outcome, milliseconds timeout) {
   const std::string problem = outcome == Outcome::late
                                   ? c10::str("did not complete in ", timeout.count(), " ms\n  ", describe())
                                   : c10::str("cannot complete: ", obstacle_, "\n  ", describe());
+  note_failure("a collective " + problem);
   leave();
   write_words(problem);
   memory_.slot(rank_).has_last_words = 1;
@@ -239,6 +294,7 @@ void GroupMeeting::disagree(const GroupCall& call, milliseconds timeout) {
     table.append(", as call #").append(std::to_string(memory_.slot(r).calls.load(std::memory_order_relaxed)));
   }
   gather_inside(timeout);  // all have read the numbers
+  note_failure("the ranks disagree" + table);
   mine.calls.store(last, std::memory_order_relaxed);
   leave();
   TORCH_CHECK(false, "meshtorch: the ranks of a group disagree on a collective", table,
@@ -263,6 +319,7 @@ std::string GroupMeeting::describe() const {
         .append(to_string(static_cast<CallKind>(slot.kind.load(std::memory_order_relaxed))))
         .append(" #")
         .append(std::to_string(calls));
+    if (const std::string origin = read_origin(slot); !origin.empty()) text.append(" for ").append(origin);
     if (is_inside && slot.meetings.load(std::memory_order_relaxed) < latest)
       text.append(", behind the others");
   }

@@ -4,10 +4,11 @@
 
 #include <chrono>
 #include <functional>
-#include <span>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "comm/flight_record.h"
 #include "comm/group_call.h"
 #include "comm/meeting_memory.h"
 
@@ -22,6 +23,10 @@ class GroupMeeting {
     bool are_processes = false;
     // Why a wait for the members can never end; empty if it can.
     std::function<std::string()> obstacle;
+    // Where this rank's calls are kept; may be null.
+    std::shared_ptr<FlightRecord> record = nullptr;
+    // Called with the words of a call that failed; may be empty.
+    std::function<void(const std::string& problem)> on_failure = {};
   };
 
   GroupMeeting(MeetingMemory& memory, int rank, Company company);
@@ -44,10 +49,6 @@ class GroupMeeting {
 
   // What a rank brought to the latest call, and its latest stage.
   const Brought& brought_by(int rank) const { return memory_.slot(rank).brought[entered_turn_]; }
-  // How much a rank sends to each, of a call that has splits.
-  std::span<const std::int64_t> sends_of(int rank) const {
-    return {memory_.numbers(rank, entered_turn_), static_cast<std::size_t>(size())};
-  }
   char* stage_of(int rank) const { return memory_.stage(rank, turn_ ^ 1); }
 
   int size() const { return static_cast<int>(company_.world_ranks.size()); }
@@ -69,6 +70,11 @@ class GroupMeeting {
   // In the middle of a collective.
   void gather_inside(std::chrono::milliseconds timeout);
   void write_words(std::string text);
+  // Says who is late, once in a wait that is longer than waits should be.
+  void warn_of_wait(std::chrono::milliseconds waited) const;
+  void note_failure(const std::string& problem) const {
+    if (company_.on_failure) company_.on_failure(problem);
+  }
   [[noreturn]] void give_up(Outcome outcome, std::chrono::milliseconds timeout);
   // All ranks are here, and not all of one mind: they tell each other what they called, and throw.
   [[noreturn]] void disagree(const GroupCall& call, std::chrono::milliseconds timeout);
@@ -80,6 +86,8 @@ class GroupMeeting {
   const bool may_watch_;
   int turn_ = 0;
   int entered_turn_ = 0;
+  const std::uint64_t number_in_record_;
+  std::size_t place_in_record_ = 0;
   std::chrono::nanoseconds patience_;
   std::string obstacle_;
 };

@@ -27,7 +27,8 @@ struct alignas(64) MeetingSlot {
   std::atomic<std::uint64_t> meetings = 0;  // that the rank has come to
   std::atomic<std::int32_t> process = 0;
   std::atomic<std::uint64_t> process_start = 0;
-  char words[4096];  // what the rank called when ranks disagreed, or why it gave up
+  std::atomic<std::uint64_t> origin[6] = {};  // what the latest call is for, as characters
+  char words[4096];                           // what the rank called when ranks disagreed, or why it gave up
 };
 
 // Followed by the slots, two lists of numbers and two stages for each rank.

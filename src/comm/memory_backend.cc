@@ -212,10 +212,14 @@ void MemoryBackend::exchange_lists(CallKind kind, OtherArguments arguments, cons
   const Tensors given = contiguous(inputs);
   const Landing landing(outputs);
   const RunVector mine = wholes_of(given);
-  const RunVector into = wholes_of(landing.rooms());
-  std::vector<RunList> lists;
-  for (const Runs& part : into) lists.emplace_back(&part, 1);
-  exchange_->exchange(OtherCall(kind, arguments), mine, lists, inputs[0].element_size(), timeout_);
+  const RunVector rooms = wholes_of(landing.rooms());
+  std::vector<RunList> parts;
+  std::vector<RunList> into;
+  for (std::size_t r = 0; r < count; ++r) {
+    parts.emplace_back(&mine[r], 1);
+    into.emplace_back(&rooms[r], 1);
+  }
+  exchange_->exchange(OtherCall(kind, arguments), parts, into, timeout_);
   landing.finish();
 }
 

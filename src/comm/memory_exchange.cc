@@ -20,6 +20,7 @@ using std::chrono::milliseconds;
 constexpr std::size_t kWholeBytes = std::size_t{16} << 10;
 // Bytes for each rank of a stage begin and end at a multiple of this, a multiple of every element's size.
 constexpr std::size_t kAlignment = 64;
+constexpr int kNobody = -1;
 
 using Terms = c10::SmallVector<const char*, 16>;
 
@@ -36,18 +37,44 @@ Range slice_of(std::size_t bytes, int size, int rank) {
   return {begin, end - begin};
 }
 
-// out = the reduction of streams that all lie in the same runs.
+// Runs that are shorter are brought together before they are reduced.
+constexpr std::size_t kLongRun = 512;
+constexpr std::size_t kBlockBytes = std::size_t{8} << 10;
+
+std::size_t longest_of(std::span<const RunList> parts) {
+  std::size_t longest = 0;
+  for (const RunList part : parts) longest = std::max(longest, bytes_of(part));
+  return longest;
+}
+
+// out = the reduction of streams.
 void reduce_streams(std::span<RunCursor> terms, RunCursor out, std::size_t bytes, Reducing reducing) {
-  std::vector<const char*> here(terms.size());
+  std::vector<const char*> here(terms.size());  // g++ 12 mistrusts a SmallVector that is resized
+  std::vector<char> blocks;
   while (bytes > 0) {
     std::size_t part = std::min(bytes, out.together());
     for (std::size_t i = 0; i < terms.size(); ++i) {
       part = std::min(part, terms[i].together());
       here[i] = terms[i].data();
     }
-    reduce_bytes(out.data(), here, part, reducing.type, reducing.op);
-    for (RunCursor& term : terms) term.advance(part);
-    out.advance(part);
+    if (part == bytes || part >= kLongRun) {
+      reduce_bytes(out.data(), here, part, reducing.type, reducing.op);
+      for (RunCursor& term : terms) term.advance(part);
+      out.advance(part);
+    } else {
+      part = std::min(bytes, kBlockBytes);
+      blocks.resize(terms.size() * kBlockBytes);
+      for (std::size_t i = 0; i < terms.size(); ++i) {
+        const Runs block{blocks.data() + i * kBlockBytes, part};
+        RunCursor to({&block, 1});
+        move_stream(terms[i], to, part);
+        here[i] = block.data;
+      }
+      const Runs block{blocks.data(), part};
+      RunCursor from({&block, 1});
+      reduce_bytes(block.data, here, part, reducing.type, reducing.op);
+      move_stream(from, out, part);
+    }
     bytes -= part;
   }
 }
@@ -99,53 +126,77 @@ void MemoryExchange::gather(const GroupCall& call, RunList mine, std::span<const
                             milliseconds timeout) {
   const Shown shown{{&mine, 1}, {}};
   show(call, shown, timeout);
-  take(mine, into, c10::SmallVector<std::size_t, 16>(index(size()), 0), timeout);
-}
-
-void MemoryExchange::exchange(const GroupCall& call, RunList mine, std::span<const RunList> into,
-                              std::size_t item_bytes, milliseconds timeout) {
-  const Shown shown{{&mine, 1}, {}};
-  show(call, shown, timeout);
-  c10::SmallVector<std::size_t, 16> begins(index(size()), 0);
-  for (int from = 0; from < size(); ++from) {
-    for (int to = 0; to < rank_; ++to) {
-      begins[index(from)] += static_cast<std::size_t>(meeting_->sends_of(from)[index(to)]) * item_bytes;
-    }
-  }
-  take(mine, into, begins, timeout);
-}
-
-// Reads from begins[r] of rank r's stream what goes into into[r].
-void MemoryExchange::take(RunList mine, std::span<const RunList> into, std::span<const std::size_t> begins,
-                          milliseconds timeout) {
   const std::size_t stage = meeting_->stage_bytes();
-  copy_stream(RunCursor(mine, begins[index(rank_)]), RunCursor(into[index(rank_)]),
-              bytes_of(into[index(rank_)]));
-  std::size_t longest = 0;
+  copy_stream(RunCursor(mine), RunCursor(into[index(rank_)]), bytes_of(into[index(rank_)]));
+  const std::size_t longest = longest_staged();
   const std::size_t my_bytes = bytes_of(mine);
-  for (int r = 0; r < size(); ++r) {
-    if (shown_by(r) == nullptr) longest = std::max<std::size_t>(longest, meeting_->brought_by(r).bytes);
-  }
   for (std::size_t begin = 0;; begin += stage) {
     for (int step = 1; step < size(); ++step) {
       const int r = (rank_ + step) % size();  // not all from one rank at a time
       const RunList target = into[index(r)];
       const std::size_t bytes = bytes_of(target);
-      const std::size_t first = begins[index(r)];
-      if (const Shown* shown = shown_by(r)) {
-        if (begin == 0) copy_stream(RunCursor(shown->parts[0], first), RunCursor(target), bytes);
-        continue;
+      if (const Shown* theirs = shown_by(r)) {
+        if (begin == 0) copy_stream(RunCursor(theirs->parts[0]), RunCursor(target), bytes);
+      } else if (begin < bytes) {
+        copy_stream(meeting_->stage_of(r), RunCursor(target, begin), std::min(stage, bytes - begin));
       }
-      const std::size_t low = std::max(first, begin);
-      const std::size_t high = std::min(first + bytes, begin + stage);
-      if (low >= high) continue;
-      copy_stream(meeting_->stage_of(r) + (low - begin), RunCursor(target, low - first), high - low);
     }
-    if (begin + stage >= longest) break;
     const std::size_t next = begin + stage;
+    if (next >= longest) break;
     if (shown_by(rank_) == nullptr && next < my_bytes) {
       copy_stream(RunCursor(mine, next), meeting_->stage(), std::min(stage, my_bytes - next));
     }
+    meeting_->next_stage(timeout);
+  }
+  if (any_shown()) meeting_->sync(timeout);
+  meeting_->leave();
+}
+
+std::size_t MemoryExchange::longest_staged() const {
+  std::size_t longest = 0;
+  for (int r = 0; r < size(); ++r) {
+    if (shown_by(r) == nullptr) longest = std::max<std::size_t>(longest, meeting_->brought_by(r).bytes);
+  }
+  return longest;
+}
+
+std::size_t MemoryExchange::share_bytes() const {
+  return meeting_->stage_bytes() / index(size()) / kAlignment * kAlignment;
+}
+
+void MemoryExchange::fill_shares(std::span<const RunList> parts, std::size_t begin, int left_out) {
+  for (int r = 0; r < size(); ++r) {
+    const std::size_t all = bytes_of(parts[index(r)]);
+    if (r == left_out || begin >= all) continue;
+    copy_stream(RunCursor(parts[index(r)], begin), meeting_->stage() + index(r) * share_bytes(),
+                std::min(share_bytes(), all - begin));
+  }
+}
+
+void MemoryExchange::exchange(const GroupCall& call, std::span<const RunList> parts,
+                              std::span<const RunList> into, milliseconds timeout) {
+  const std::size_t share = share_bytes();
+  const std::size_t my_longest = longest_of(parts);
+  const Shown shown{parts, {}};
+  const bool is_staged = !reads_peers_ || my_longest <= share;
+  if (is_staged) fill_shares(parts, 0, rank_);
+  enter(call, is_staged ? nullptr : &shown, my_longest, timeout);
+  copy_stream(RunCursor(parts[index(rank_)]), RunCursor(into[index(rank_)]), bytes_of(into[index(rank_)]));
+  const std::size_t longest = longest_staged();
+  for (std::size_t begin = 0;; begin += share) {
+    for (int step = 1; step < size(); ++step) {
+      const int r = (rank_ + step) % size();
+      const RunList target = into[index(r)];
+      const std::size_t bytes = bytes_of(target);
+      if (const Shown* theirs = shown_by(r)) {
+        if (begin == 0) copy_stream(RunCursor(theirs->parts[index(rank_)]), RunCursor(target), bytes);
+      } else if (begin < bytes) {
+        copy_stream(meeting_->stage_of(r) + index(rank_) * share, RunCursor(target, begin),
+                    std::min(share, bytes - begin));
+      }
+    }
+    if (begin + share >= longest) break;
+    if (is_staged) fill_shares(parts, begin + share, rank_);
     meeting_->next_stage(timeout);
   }
   if (any_shown()) meeting_->sync(timeout);
@@ -210,35 +261,27 @@ void MemoryExchange::all_reduce_staged(RunList mine, RunList out, std::size_t by
 
 // The reduction of what lies at one place of all stages.
 void MemoryExchange::reduce_staged(std::size_t offset, std::size_t bytes, RunCursor out, Reducing reducing) {
-  Terms terms;
-  for (int r = 0; r < size(); ++r) terms.push_back(meeting_->stage_of(r) + offset);
-  while (bytes > 0) {
-    const std::size_t part = std::min(bytes, out.together());
-    reduce_bytes(out.data(), terms, part, reducing.type, reducing.op);
-    for (const char*& term : terms) term += part;
-    out.advance(part);
-    bytes -= part;
+  if (out.together() >= bytes) {
+    Terms terms;
+    for (int r = 0; r < size(); ++r) terms.push_back(meeting_->stage_of(r) + offset);
+    if (bytes > 0) reduce_bytes(out.data(), terms, bytes, reducing.type, reducing.op);
+    return;
   }
+  c10::SmallVector<Runs, 16> places;
+  for (int r = 0; r < size(); ++r) places.push_back({meeting_->stage_of(r) + offset, bytes});
+  c10::SmallVector<RunCursor, 8> terms;
+  for (const Runs& place : places) terms.emplace_back(RunList(&place, 1));
+  reduce_streams(terms, out, bytes, reducing);
 }
 
 void MemoryExchange::reduce_scatter(const GroupCall& call, std::span<const RunList> parts, RunList out,
                                     Reducing reducing, milliseconds timeout) {
-  std::size_t longest = 0;
-  for (const RunList part : parts) longest = std::max(longest, bytes_of(part));
+  const std::size_t longest = longest_of(parts);
   const std::size_t mine = bytes_of(out);
-  // Of each round, a share of the stage for every rank.
-  const std::size_t share = meeting_->stage_bytes() / index(size()) / kAlignment * kAlignment;
-  const auto fill = [&](std::size_t begin) {
-    for (int r = 0; r < size(); ++r) {
-      const std::size_t all = bytes_of(parts[index(r)]);
-      if (begin >= all) continue;
-      copy_stream(RunCursor(parts[index(r)], begin), meeting_->stage() + index(r) * share,
-                  std::min(share, all - begin));
-    }
-  };
+  const std::size_t share = share_bytes();
   const Shown shown{parts, {}};
   const bool is_staged = !reads_peers_ || longest <= share;
-  if (is_staged) fill(0);
+  if (is_staged) fill_shares(parts, 0, kNobody);
   enter(call, is_staged ? nullptr : &shown, 0, timeout);
   if (!is_staged) {
     c10::SmallVector<RunCursor, 8> terms;
@@ -251,7 +294,7 @@ void MemoryExchange::reduce_scatter(const GroupCall& call, std::span<const RunLi
       reduce_staged(index(rank_) * share, std::min(share, mine - begin), RunCursor(out, begin), reducing);
     }
     if (begin + share >= longest) break;
-    fill(begin + share);
+    fill_shares(parts, begin + share, kNobody);
     meeting_->next_stage(timeout);
   }
   meeting_->leave();

@@ -35,9 +35,9 @@ class MemoryExchange {
   // Every rank shows `mine` whole; the stream of rank r goes to into[r] as far as that reaches.
   void gather(const GroupCall& call, RunList mine, std::span<const RunList> into,
               std::chrono::milliseconds timeout);
-  // Of the stream `mine`, which has what the call sends to each rank, one after the other, in items of that
-  // many bytes, each rank takes its part; what comes from rank r goes into into[r].
-  void exchange(const GroupCall& call, RunList mine, std::span<const RunList> into, std::size_t item_bytes,
+  // parts[r] goes to rank r, and what comes from it into into[r]. Both have the same bytes, which the ranks
+  // know from the call.
+  void exchange(const GroupCall& call, std::span<const RunList> parts, std::span<const RunList> into,
                 std::chrono::milliseconds timeout);
 
   // out = the reduction of all ranks' `mine`; both have the same bytes on all ranks, and may be the same.
@@ -55,8 +55,12 @@ class MemoryExchange {
   void show(const GroupCall& call, const Shown& shown, std::chrono::milliseconds timeout);
   const Shown* shown_by(int rank) const;
   bool any_shown() const;
-  void take(RunList mine, std::span<const RunList> into, std::span<const std::size_t> begins,
-            std::chrono::milliseconds timeout);
+  // The bytes that the rank with most of them shows in its stage, all rounds together.
+  std::size_t longest_staged() const;
+  // Of a stage that has a share for each rank: that of every rank but `left_out` gets its part from `begin`
+  // on.
+  std::size_t share_bytes() const;
+  void fill_shares(std::span<const RunList> parts, std::size_t begin, int left_out);
   void all_reduce_in_place(RunList out, std::size_t bytes, Reducing reducing,
                            std::chrono::milliseconds timeout);
   void all_reduce_staged(RunList mine, RunList out, std::size_t bytes, Reducing reducing,

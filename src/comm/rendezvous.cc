@@ -1,13 +1,19 @@
 // Finding out who this rank is and where the others are.
 #include "comm/rendezvous.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <optional>
 
@@ -151,6 +157,33 @@ Identity identify(const InitOptions& options, const Address& address) {
   return who;
 }
 
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+// A socket of this machine only: LibTorch's store would listen to the whole network.
+int bound_to_loopback(const std::string& host, int port, const char* address_source) {
+  const bool is_six = host == "::1";
+  sockaddr_in four{};
+  sockaddr_in6 six{};
+  four.sin_family = AF_INET;
+  four.sin_port = six.sin6_port = htons(static_cast<std::uint16_t>(port));
+  four.sin_addr.s_addr = host == "localhost" ? htonl(INADDR_LOOPBACK) : inet_addr(host.c_str());
+  six.sin6_family = AF_INET6;
+  six.sin6_addr = in6addr_loopback;
+  const int socket = ::socket(is_six ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  const int result = is_six ? bind(socket, reinterpret_cast<const sockaddr*>(&six), sizeof six)
+                            : bind(socket, reinterpret_cast<const sockaddr*>(&four), sizeof four);
+  const int error = errno;
+  if (socket >= 0 && result != 0) close(socket);
+  TORCH_CHECK(socket >= 0 && result == 0, "meshtorch: rank 0 cannot listen at ", host, ":", port, " (",
+              address_source, "): ", std::strerror(error),
+              "\n  do: give a port that no other program uses, or let meshtorch-run find one");
+  return socket;
+}
+
 c10::intrusive_ptr<c10d::Store> connect_tcp(const std::string& host, int port, const Identity& who,
                                             std::chrono::milliseconds timeout, bool may_serve,
                                             const char* address_source) {
@@ -162,6 +195,8 @@ c10::intrusive_ptr<c10d::Store> connect_tcp(const std::string& host, int port, c
   options.numWorkers = static_cast<std::size_t>(who.world_size.value());
   options.waitWorkers = false;  // the groups wait for their own members
   options.timeout = timeout;
+  if (options.isServer && is_loopback(host))
+    options.masterListenFd = bound_to_loopback(host, port, address_source);
   return c10::make_intrusive<c10d::TCPStore>(host, options);
 }
 

@@ -47,32 +47,83 @@ class RunCursor {
     offset_ += bytes;
     if (offset_ < list_[0].run) return;
     offset_ = 0;
-    if (++row_ < list_[0].count) return;
+    advance_rows(1);
+  }
+
+  // How many pieces of that many bytes, no more than lie together, follow at one distance from each other.
+  struct Steps {
+    std::size_t count;
+    std::size_t stride;
+  };
+  Steps steps(std::size_t bytes) const {
+    const Runs& runs = list_[0];
+    if (offset_ == 0 && runs.run == bytes) return {runs.count - row_, runs.stride};
+    return {(runs.run - offset_) / bytes, bytes};
+  }
+  void advance_steps(std::size_t bytes, std::size_t count) {
+    if (offset_ == 0 && list_[0].run == bytes) return advance_rows(count);
+    advance(bytes * count);
+  }
+
+ private:
+  void advance_rows(std::size_t count) {
+    row_ += count;
+    if (row_ < list_[0].count) return;
     row_ = 0;
     do list_ = list_.subspan(1);
     while (!list_.empty() && list_[0].bytes() == 0);
   }
 
- private:
   RunList list_;
   std::size_t row_ = 0;
   std::size_t offset_ = 0;
 };
 
-inline void copy_bytes(char* to, const char* from, std::size_t bytes) {
-  if (to != from) std::memmove(to, from, bytes);
+template <std::size_t kBytes>
+void copy_items(char* to, std::size_t to_stride, const char* from, std::size_t from_stride,
+                std::size_t count) {
+  for (; count > 0; --count, to += to_stride, from += from_stride) std::memcpy(to, from, kBytes);
 }
 
-// Copies that many bytes from one stream to another.
-inline void copy_stream(RunCursor from, RunCursor to, std::size_t bytes) {
-  while (bytes > 0) {
-    const std::size_t part = std::min({bytes, from.together(), to.together()});
-    copy_bytes(to.data(), from.data(), part);
-    from.advance(part);
-    to.advance(part);
-    bytes -= part;
+// Pieces of equal size, from and to places at equal distances.
+inline void copy_pieces(char* to, std::size_t to_stride, const char* from, std::size_t from_stride,
+                        std::size_t bytes, std::size_t count) {
+  if (to == from && (count == 1 || to_stride == from_stride)) return;
+  if (count == 1 || (to_stride == bytes && from_stride == bytes)) {
+    std::memmove(to, from, bytes * count);
+    return;
+  }
+  switch (bytes) {  // a call for each would take longer than the copy
+    case 1:
+      return copy_items<1>(to, to_stride, from, from_stride, count);
+    case 2:
+      return copy_items<2>(to, to_stride, from, from_stride, count);
+    case 4:
+      return copy_items<4>(to, to_stride, from, from_stride, count);
+    case 8:
+      return copy_items<8>(to, to_stride, from, from_stride, count);
+    case 16:
+      return copy_items<16>(to, to_stride, from, from_stride, count);
+    default:
+      for (; count > 0; --count, to += to_stride, from += from_stride) std::memcpy(to, from, bytes);
   }
 }
+
+// Copies that many bytes from one stream to another, and moves on in both.
+inline void move_stream(RunCursor& from, RunCursor& to, std::size_t bytes) {
+  while (bytes > 0) {
+    const std::size_t part = std::min({bytes, from.together(), to.together()});
+    const RunCursor::Steps source = from.steps(part);
+    const RunCursor::Steps target = to.steps(part);
+    const std::size_t count = std::min({source.count, target.count, bytes / part});
+    copy_pieces(to.data(), target.stride, from.data(), source.stride, part, count);
+    from.advance_steps(part, count);
+    to.advance_steps(part, count);
+    bytes -= part * count;
+  }
+}
+
+inline void copy_stream(RunCursor from, RunCursor to, std::size_t bytes) { move_stream(from, to, bytes); }
 inline void copy_stream(RunCursor from, char* to, std::size_t bytes) {
   const Runs flat{to, bytes};
   copy_stream(from, RunCursor(RunList(&flat, 1)), bytes);

@@ -20,6 +20,10 @@ void add_shape(CallHash& hash, const at::Tensor& t) {
   add_numbers(hash, t.sizes());
 }
 
+CallFacts facts_of(const at::Tensor& t, int op = -1) {
+  return {static_cast<int>(t.scalar_type()), op, {t.sizes().data(), t.sizes().size()}};
+}
+
 bool all_equal(at::IntArrayRef numbers, std::int64_t value) {
   return std::all_of(numbers.begin(), numbers.end(), [&](std::int64_t number) { return number == value; });
 }
@@ -38,6 +42,7 @@ std::string describe(at::TensorList tensors) {
 
 AllReduceCall::AllReduceCall(at::TensorList inputs, ReduceOp op)
     : GroupCall(CallKind::all_reduce), inputs_(inputs), op_(op) {
+  facts_ = facts_of(inputs[0], static_cast<int>(op));
   hash_.add(static_cast<std::uint64_t>(op));
   for (const at::Tensor& t : inputs) add_shape(hash_, t);
 }
@@ -46,6 +51,7 @@ std::string AllReduceCall::arguments() const { return c10::str(describe(inputs_)
 
 AllGatherCall::AllGatherCall(at::TensorList inputs, std::int64_t dim, at::IntArrayRef sizes)
     : GroupCall(CallKind::all_gather_into_tensor), inputs_(inputs), dim_(dim), sizes_(sizes) {
+  facts_ = facts_of(inputs[0]);
   add_number(hash_, dim);
   add_numbers(hash_, sizes);
   for (const at::Tensor& t : inputs) {
@@ -65,6 +71,7 @@ std::string AllGatherCall::arguments() const {
 
 ReduceScatterCall::ReduceScatterCall(at::TensorList inputs, at::IntArrayRef dims, ReduceOp op)
     : GroupCall(CallKind::reduce_scatter_tensor), inputs_(inputs), dims_(dims), op_(op) {
+  facts_ = facts_of(inputs[0], static_cast<int>(op));
   add_numbers(hash_, dims);
   hash_.add(static_cast<std::uint64_t>(op));
   for (const at::Tensor& t : inputs) add_shape(hash_, t);
@@ -79,6 +86,7 @@ AllToAllCall::AllToAllCall(const at::Tensor& input, at::IntArrayRef receives, at
     : GroupCall(CallKind::all_to_all_single),
       input_(input),
       rows_{span_of(sends), span_of(receives), "rows"} {
+  facts_ = facts_of(input);
   add_type(hash_, input);
   add_numbers(hash_, input.sizes().slice(1));
   splits_ = &rows_;
@@ -91,6 +99,7 @@ std::string AllToAllCall::arguments() const {
 
 BroadcastCall::BroadcastCall(const at::Tensor& tensor, int root)
     : GroupCall(CallKind::broadcast), tensor_(tensor), root_(root) {
+  facts_ = facts_of(tensor);
   hash_.add(static_cast<std::uint64_t>(root));
   add_shape(hash_, tensor);
 }
@@ -99,6 +108,8 @@ std::string BroadcastCall::arguments() const { return c10::str(describe(tensor_)
 
 OtherCall::OtherCall(CallKind kind, const OtherArguments& arguments)
     : GroupCall(kind), arguments_(arguments) {
+  const at::TensorList shown = arguments.alike.empty() ? arguments.of_type : arguments.alike;
+  if (!shown.empty()) facts_ = facts_of(shown[0], arguments.op);
   for (const at::Tensor& t : arguments.alike) add_shape(hash_, t);
   for (const at::Tensor& t : arguments.of_type) add_type(hash_, t);
   add_number(hash_, arguments.op);

@@ -5,6 +5,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "comm/runs.h"
+#include "core/shard.h"
 
 namespace meshtorch {
 
@@ -33,5 +34,9 @@ inline Runs part_along(const at::Tensor& t, std::int64_t dim, std::int64_t begin
   if (run == stride) return all;
   return {all.data + static_cast<std::size_t>(begin) * inner, run, outer, stride};
 }
+
+// The bytes of a box, a range for each of the first dims of a strided tensor and all of the others, row by
+// row.
+void append_box(RunVector& runs, const at::Tensor& t, std::span<const Range> ranges);
 
 }  // namespace meshtorch

@@ -9,6 +9,8 @@
 #include <new>
 #include <utility>
 
+#include "comm/flight_record.h"
+#include "comm/meeting.h"
 #include "comm/vector_math.h"
 
 namespace meshtorch {
@@ -28,6 +30,8 @@ ThreadWorld::ThreadWorld(int size)
     : state_(static_cast<std::size_t>(size), RankState::running), joined_(static_cast<std::size_t>(size)) {
   settle_vector_math();
 }
+
+ThreadWorld::~ThreadWorld() = default;
 
 bool ThreadWorld::join(int rank) {
   const std::scoped_lock lock(mutex_);
@@ -49,12 +53,20 @@ std::unique_ptr<GroupMeeting> ThreadWorld::meeting(const std::vector<int>& world
     void* room = std::memset(::operator new(bytes, kCacheLine), 0, bytes);
     memory.reset(MeetingMemory::make(room, members, kThreadStage));
   }
-  GroupMeeting::Company company{world_ranks, size(), /*are_processes=*/false,
-                                [this, world_ranks] { return obstacle(world_ranks); }};
+  const int world_rank = world_ranks[static_cast<std::size_t>(rank)];
+  std::shared_ptr<FlightRecord>& record = records_[world_rank];
+  if (!record) record = flight_record_of(world_rank, size());
+  GroupMeeting::Company company{world_ranks,
+                                size(),
+                                /*are_processes=*/false,
+                                [this, world_ranks] { return obstacle(world_ranks); },
+                                record,
+                                [record](const std::string& problem) { record->write_if_asked(problem); }};
   return std::make_unique<GroupMeeting>(*memory, rank, std::move(company));
 }
 
 void ThreadWorld::fail(int rank, std::exception_ptr error, const std::string& what) {
+  close_record(rank, "the rank failed: " + what);
   const std::scoped_lock lock(mutex_);
   state_[static_cast<std::size_t>(rank)] = RankState::failed;
   if (failed_rank_ < 0) {
@@ -65,7 +77,17 @@ void ThreadWorld::fail(int rank, std::exception_ptr error, const std::string& wh
   wake_all();
 }
 
+void ThreadWorld::close_record(int rank, const std::string& reason) {
+  std::shared_ptr<FlightRecord> record;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (const auto found = records_.find(rank); found != records_.end()) record = found->second;
+  }
+  if (record) record->write_at_end(reason);
+}
+
 void ThreadWorld::finish(int rank) {
+  close_record(rank, "the rank returned");
   const std::scoped_lock lock(mutex_);
   state_[static_cast<std::size_t>(rank)] = RankState::returned;
   wake_all();

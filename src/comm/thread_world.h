@@ -8,14 +8,19 @@
 #include <string>
 #include <vector>
 
-#include "comm/meeting.h"
-
 namespace meshtorch {
+
+class FlightRecord;
+class GroupMeeting;
+struct MeetingMemory;
 
 // All thread ranks of one spawn.
 class ThreadWorld {
  public:
   explicit ThreadWorld(int size);
+  ~ThreadWorld();
+  ThreadWorld(const ThreadWorld&) = delete;
+  ThreadWorld& operator=(const ThreadWorld&) = delete;
 
   int size() const { return static_cast<int>(state_.size()); }
   // The part of one member, which has this number in the group, in the meetings of these world ranks. The
@@ -40,6 +45,8 @@ class ThreadWorld {
   };
   // Why a wait for these ranks can never end; empty if it can.
   std::string obstacle(const std::vector<int>& world_ranks) const;
+  // This rank's calls are over.
+  void close_record(int rank, const std::string& reason);
   void wake_all();
 
   mutable std::mutex mutex_;
@@ -49,6 +56,7 @@ class ThreadWorld {
   std::string failed_what_;
   std::exception_ptr failure_;
   std::map<std::vector<int>, std::unique_ptr<MeetingMemory, FreeMemory>> meetings_;
+  std::map<int, std::shared_ptr<FlightRecord>> records_;  // of the ranks that have made a group
 };
 
 }  // namespace meshtorch

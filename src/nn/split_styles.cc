@@ -21,7 +21,7 @@ PartitionFn partition_as(std::map<std::string, Placement> parameters, std::optio
   };
 }
 
-void apply_styled(const StyledModule& style, torch::nn::Module& module, const DeviceMesh& mesh,
+void apply_styled(const SplitStyle& style, torch::nn::Module& module, const DeviceMesh& mesh,
                   const StyleContext& context, const std::string& style_name) {
   const PartitionFn partition = partition_as(style.parameters, context.src_data_rank);
   const Edges& edges = style.edges;
@@ -55,14 +55,14 @@ Layouts one(const std::optional<Placement>& given) { return given ? Layouts(*giv
 
 }  // namespace
 
-StyledModule styled(const ColwiseOptions& options, const SplittableModule& module) {
+SplitStyle styled(const ColwiseOptions& options, const SplittableModule& module) {
   const Partition partition = split_by_columns(module);
   return {partition.parameters,
           {options.input_layouts.value_or(Replicate()), partition.input, partition.input_size,
            partition.output, options.output_layouts.value_or(partition.output), options.use_local_output}};
 }
 
-StyledModule styled(const RowwiseOptions& options, const SplittableModule& module) {
+SplitStyle styled(const RowwiseOptions& options, const SplittableModule& module) {
   const Partition partition = split_by_rows(module);
   const Placement split = partition.input_size ? Shard(partition.input_size->dim) : Shard(-1);
   return {partition.parameters,
@@ -70,12 +70,12 @@ StyledModule styled(const RowwiseOptions& options, const SplittableModule& modul
            options.output_layouts.value_or(Replicate()), options.use_local_output}};
 }
 
-StyledModule styled(const SequenceOptions& options) {
+SplitStyle styled(const SequenceOptions& options) {
   const Placement split = Shard(options.sequence_dim);
   return {{}, {split, split, std::nullopt, std::nullopt, std::nullopt, options.use_local_output}};
 }
 
-StyledModule styled(const NoParallelOptions& options) {
+SplitStyle styled(const NoParallelOptions& options) {
   return {{},
           {options.input_layout.value_or(Replicate()), Replicate(), std::nullopt, Replicate(),
            options.output_layout.value_or(Replicate()), options.use_local_output}};

@@ -7,14 +7,14 @@
 
 namespace meshtorch {
 
-struct StyledModule {
+struct SplitStyle {
   std::map<std::string, Placement> parameters;  // others are replicated
   Edges edges;
 };
 
-StyledModule styled(const ColwiseOptions& options, const SplittableModule& module);
-StyledModule styled(const RowwiseOptions& options, const SplittableModule& module);
-StyledModule styled(const SequenceOptions& options);
-StyledModule styled(const NoParallelOptions& options);
+SplitStyle styled(const ColwiseOptions& options, const SplittableModule& module);
+SplitStyle styled(const RowwiseOptions& options, const SplittableModule& module);
+SplitStyle styled(const SequenceOptions& options);
+SplitStyle styled(const NoParallelOptions& options);
 
 }  // namespace meshtorch

@@ -1,6 +1,10 @@
 // Checkpoints that cannot be saved or loaded: every rank says why, and none hangs.
 #include <meshtorch/checkpoint.h>
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <fstream>
 #include <thread>
 
@@ -30,6 +34,33 @@ void change_byte(const std::string& path, int64_t from_end) {
   const char byte = static_cast<char>(file.get());
   file.seekp(-from_end, std::ios::end);
   file.put(static_cast<char>(byte ^ 1));
+}
+
+TEST(CheckpointErrors, AnotherJobThatSavesToTheDirectoryIsNamed) {
+  on_ranks(3, [](int rank) {
+    const ScratchDirectory directory("locked");
+    const cp::State state = cp::State().add("tensor", mt::ones({6}, line(3), {Shard(0)}));
+    int other = -1;
+    if (rank == 0) {
+      other = open(directory.path().c_str(), O_RDONLY | O_DIRECTORY);
+      EXPECT_EQ(flock(other, LOCK_EX | LOCK_NB), 0);
+    }
+    mt::barrier();
+    const std::string error = error_of([&] { cp::save(directory.path(), state); });
+    EXPECT_NE(error.find("meshtorch: another job saves to this directory\n  directory: " + directory.path()),
+              std::string::npos)
+        << error;
+    if (rank == 0) {
+      EXPECT_NE(error.find("job: process " + std::to_string(getpid()) + " ("), std::string::npos) << error;
+      close(other);
+    }
+    mt::barrier();
+    cp::save(directory.path(), state);
+    cp::AsyncSave first = cp::save_async(directory.path(), state);
+    cp::save(directory.path(), state);
+    first.wait();
+    EXPECT_TRUE(cp::exists(directory.path()));
+  });
 }
 
 TEST(CheckpointErrors, IfOneRankCannotWriteAllThrowAndTheOldOneStays) {

@@ -1,10 +1,15 @@
 // Joining a world: what the environment, addresses and stores must say, and each mistake by name.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <map>
+#include <sstream>
 #include <thread>
 
 #include "ranks.h"
@@ -257,6 +262,70 @@ TEST(Rendezvous, BeforeJoiningEverythingSaysSo) {
   }
   EXPECT_EQ(error_of([] { mt::init_process_group({.backend = "mpi"}); }),
             "meshtorch: unknown backend \"mpi\"\n  do: use threads, shm, gloo, fake or nccl");
+}
+
+// A loopback socket of this process, and the addresses at which something listens at its port.
+class PortOfThisTest {
+ public:
+  PortOfThisTest() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    const int on = 1;
+    setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    EXPECT_EQ(::bind(socket_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    number_ = ntohs(address.sin_port);
+  }
+  ~PortOfThisTest() { ::close(socket_); }
+  PortOfThisTest(const PortOfThisTest&) = delete;
+  PortOfThisTest& operator=(const PortOfThisTest&) = delete;
+
+  int number() const { return number_; }
+  void listen() const { EXPECT_EQ(::listen(socket_, 1), 0); }
+  std::vector<std::string> listeners() const {
+    std::vector<std::string> found;
+    for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+      std::ifstream in(table);
+      std::string line, number, local, remote, state;
+      std::getline(in, line);
+      while (std::getline(in, line)) {
+        std::istringstream(line) >> number >> local >> remote >> state;
+        const std::size_t colon = local.find(':');
+        if (state == "0A" && std::stoi(local.substr(colon + 1), nullptr, 16) == number_)
+          found.push_back(local.substr(0, colon));
+      }
+    }
+    return found;
+  }
+
+ private:
+  int socket_;
+  int number_ = 0;
+};
+
+TEST(Rendezvous, TheStoreOfALoopbackAddressListensThereOnly) {
+  const Environment none({});
+  const PortOfThisTest port;
+  mt::init_process_group(
+      {.init_method = c10::str("tcp://127.0.0.1:", port.number()), .rank = 0, .world_size = 1});
+  EXPECT_EQ(port.listeners(), std::vector<std::string>{"0100007F"});
+  mt::destroy_process_group();
+}
+
+TEST(Rendezvous, APortInUseSaysWhatToDo) {
+  const Environment none({});
+  const PortOfThisTest port;
+  port.listen();
+  EXPECT_EQ(
+      error_of([&] {
+        mt::init_process_group(
+            {.init_method = c10::str("tcp://127.0.0.1:", port.number()), .rank = 0, .world_size = 1});
+      }),
+      c10::str("meshtorch: rank 0 cannot listen at 127.0.0.1:", port.number(),
+               " (init_method): Address already in use\n  do: give a port that no other program uses, or "
+               "let meshtorch-run find one"));
 }
 
 }  // namespace

@@ -46,8 +46,36 @@ TEST(LlamaCache, TokenByTokenEqualsAllAtOnceAndHeadsAreSplit) {
     EXPECT_TRUE(is_close(torch::cat(parts, 1), expected, 1e-5));
     EXPECT_EQ(cache.length, 7);
     const mt::DTensor keys(cache.layers[1].keys_BKTC);
-    EXPECT_EQ(keys.sizes(), (std::vector<int64_t>{2, 2, 7, 4}));
+    EXPECT_EQ(cache.layers[1].length, 7);
+    EXPECT_EQ(keys.sizes(), (std::vector<int64_t>{2, 2, 10, 4})) << "with room for more";
     EXPECT_EQ(keys.placements(), (mt::Placements{mt::Shard(0), mt::Shard(1)}));
+  });
+}
+
+TEST(LlamaCache, GrowsInPlace) {
+  on_mesh(1, 2, [](const mt::DeviceMesh& mesh) {
+    const torch::NoGradGuard no_grad;
+    const llama::Config config = tiny_config(4, 2);
+    llama::Llama model = parallel_model(config, mesh);
+    llama::KvCache cache;
+    const auto place_after = [&](int64_t tokens_more) {
+      model(llama::distribute_batch(tokens(1, tokens_more, config), mesh), &cache);
+      return mt::DTensor(cache.layers[0].keys_BKTC).to_local().const_data_ptr();
+    };
+    place_after(4);
+    const void* place = place_after(1);
+    for (int64_t length = 6; length <= 8; ++length) EXPECT_EQ(place_after(1), place) << "length " << length;
+    EXPECT_NE(place_after(1), place) << "there was room for 8";
+    EXPECT_EQ(cache.length, 9);
+  });
+}
+
+TEST(LlamaCache, IsRefusedWhereGradientsAreRecorded) {
+  on_mesh(1, 1, [](const mt::DeviceMesh& mesh) {
+    const llama::Config config = tiny_config(4, 2);
+    llama::Llama model = parallel_model(config, mesh);
+    llama::KvCache cache;
+    EXPECT_THROW(model(llama::distribute_batch(tokens(1, 4, config), mesh), &cache), c10::ValueError);
   });
 }
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <iostream>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -65,6 +66,9 @@ class Launcher {
     return exit_code_.value_or(0);
   }
 
+  // Whether it ended because a rank failed, and nobody asked for an end.
+  bool was_rank_failure() const { return rank_failed_ && !end_request_; }
+
  private:
   enum class Stage {
     running,
@@ -104,6 +108,7 @@ class Launcher {
   std::optional<int> exit_code_;
   std::optional<Clock::time_point> deadline_;     // of the current stage
   std::optional<Clock::time_point> end_request_;  // when a signal or the timeout asked to end
+  bool rank_failed_ = false;
   std::vector<int> told_to_end_;
   std::vector<int> killed_;
 };
@@ -197,7 +202,9 @@ void Launcher::collect_ended_ranks() {
     say(describe_end(rank->number, rank->end));
     if (!first_failure) first_failure = code;
   }
-  if (first_failure) end_all(first_failure, SIGTERM);
+  if (!first_failure) return;
+  rank_failed_ = true;
+  end_all(first_failure, SIGTERM);
 }
 
 void Launcher::write_output() {
@@ -288,6 +295,14 @@ void Launcher::say(const std::string& text) {
 
 }  // namespace
 
-int launch(const Options& options) { return Launcher(options).run(); }
+int launch(const Options& given) {
+  for (Options options = given;; ++options.restart) {
+    Launcher launcher(options);
+    const int exit_code = launcher.run();
+    if (!launcher.was_rank_failure() || options.restart == options.max_restarts) return exit_code;
+    std::cerr << "meshtorch-run: starting all ranks again, " << options.restart + 1 << " of at most "
+              << options.max_restarts << " times" << std::endl;
+  }
+}
 
 }  // namespace meshtorch::run

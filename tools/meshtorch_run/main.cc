@@ -4,7 +4,10 @@
 
 #include <exception>
 #include <iostream>
+#include <stdexcept>
+#include <string>
 
+#include "diagnose.h"
 #include "launcher.h"
 #include "options.h"
 
@@ -17,6 +20,16 @@ void fill_closed_standard_streams() {
   if (fd >= 0) close(fd);
 }
 
+int tell(const std::string& directory) {
+  try {
+    std::cout << meshtorch::run::diagnose(directory);
+    return 0;
+  } catch (const std::runtime_error& error) {
+    std::cerr << "meshtorch-run: " << error.what() << "\n";
+    return meshtorch::run::kUsageError;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -24,7 +37,8 @@ int main(int argc, char** argv) {
   fill_closed_standard_streams();
   try {
     const ParsedOptions parsed = parse_options(argc, argv);
-    return parsed.options ? launch(*parsed.options) : parsed.exit_code;
+    if (!parsed.options) return parsed.exit_code;
+    return parsed.options->diagnose.empty() ? launch(*parsed.options) : tell(parsed.options->diagnose);
   } catch (const std::exception& error) {
     std::cerr << "meshtorch-run: the launcher failed.\n  " << error.what()
               << "\n  do: check the limits of this machine (ulimit -a)\n";

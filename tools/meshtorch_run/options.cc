@@ -27,6 +27,7 @@ constexpr const char* kFooter = R"(Each rank finds in its environment:
   NODE_RANK, GROUP_RANK          the number of this machine
   MASTER_ADDR, MASTER_PORT       where the ranks meet
   OMP_NUM_THREADS                max(1, cores / processes), unless it is already set
+  MESHTORCH_RESTART              how often all ranks were started before (--max-restarts)
 
 Output is passed on in whole lines, each with its rank in front. Rank 0 reads the standard input of
 meshtorch-run, the other ranks read nothing.
@@ -91,6 +92,7 @@ void check_machines(const Options& options, const CLI::App& app) {
 }
 
 void check(const Options& options, const CLI::App& app) {
+  if (app.count("--diagnose") > 0) return;
   const std::string processes = "-n " + std::to_string(options.processes);
   if (app.count("-n") == 0)
     reject("the number of processes is missing.", "option -n", "for instance meshtorch-run -n 4 ./program");
@@ -107,6 +109,11 @@ void check(const Options& options, const CLI::App& app) {
     reject("the address is empty.", "option --master-addr", "give a host name or an IP address of machine 0");
   check_seconds("--grace", options.grace_seconds);
   check_seconds("--timeout", options.timeout_seconds);
+  if (options.max_restarts < 0 || (options.max_restarts > 0 && options.nnodes > 1))
+    reject("ranks are restarted a number of times, on one machine.",
+           "--max-restarts " + std::to_string(options.max_restarts) + ", --nnodes " +
+               std::to_string(options.nnodes),
+           "give 0 or more, and on several machines 0");
   if (options.command.empty())
     reject("the program is missing.", "after the options", "for instance meshtorch-run -n 4 ./program");
 }
@@ -129,6 +136,16 @@ void declare_options(CLI::App& app, Options& options, bool& no_prefix) {
       ->type_name("SECONDS");
   app.add_option("--timeout", options.timeout_seconds, "end a run that takes longer (default 0: none)")
       ->type_name("SECONDS");
+  app.add_option("--max-restarts", options.max_restarts,
+                 "start all ranks again after a rank failed, up to so often (default 0)")
+      ->type_name("TIMES");
+  app.add_option("--flight-record", options.flight_record,
+                 "directory for the last collectives of each rank, written when one fails, at the end and at "
+                 "SIGUSR1 to a rank")
+      ->type_name("DIRECTORY");
+  app.add_option("--diagnose", options.diagnose,
+                 "say what the flight records in a directory show, and run nothing")
+      ->type_name("DIRECTORY");
 }
 
 ParsedOptions usage_error(const std::string& message) {

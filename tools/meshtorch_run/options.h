@@ -23,7 +23,11 @@ struct Options {
   int master_port = 0;  // 0: the launcher finds a free one
   bool prefix = true;
   double grace_seconds = 5;
-  double timeout_seconds = 0;        // 0: none
+  double timeout_seconds = 0;  // 0: none
+  int max_restarts = 0;
+  int restart = 0;                   // how often the ranks were started before
+  std::string flight_record;         // the directory; empty: none
+  std::string diagnose;              // the directory to look at, instead of running anything
   std::vector<std::string> command;  // the program and its arguments, unchanged
 
   int world_size() const { return processes * nnodes; }

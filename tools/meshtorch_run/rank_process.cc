@@ -55,6 +55,8 @@ void set_environment(const Options& options, int rank, int local_rank) {
   set("NODE_RANK", options.node_rank);
   set("GROUP_RANK", options.node_rank);
   set("MASTER_PORT", options.master_port);
+  set("MESHTORCH_RESTART", options.restart);
+  if (!options.flight_record.empty()) setenv("MESHTORCH_FLIGHT_RECORD", options.flight_record.c_str(), 1);
   setenv("MASTER_ADDR", options.master_addr.c_str(), 1);
   const int threads = std::max(1, usable_cores() / options.processes);
   setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), 0);

@@ -20,10 +20,13 @@ CommandResult run_llama(const Ranks& ranks, const std::string& arguments) {
   if (ranks.processes) {
     command += MESHTORCH_RUN_BINARY " -n " + std::to_string(ranks.dp * ranks.tp) + " --timeout 90 ";
   }
-  command += MESHTORCH_LLAMA_BINARY " " + arguments + " --dp " + std::to_string(ranks.dp) + " --tp " +
-             std::to_string(ranks.tp) + " 2>&1 < /dev/null";
+  return run_shell(command + MESHTORCH_LLAMA_BINARY " " + arguments + " --dp " + std::to_string(ranks.dp) +
+                   " --tp " + std::to_string(ranks.tp));
+}
+
+CommandResult run_shell(const std::string& command) {
   CommandResult result;
-  FILE* pipe = popen(command.c_str(), "r");
+  FILE* pipe = popen((command + " 2>&1 < /dev/null").c_str(), "r");
   if (pipe == nullptr) throw std::runtime_error("cannot start a shell");
   char buffer[4096];
   for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) result.output.append(buffer, n);

@@ -24,6 +24,8 @@ struct Ranks {
 // `meshtorch-llama <arguments>` on these ranks, at most 100 seconds.
 CommandResult run_llama(const Ranks& ranks, const std::string& arguments);
 
+CommandResult run_shell(const std::string& command);
+
 // Trains a tiny model whose width, vocabulary and sequence the ranks share unevenly; fails the test if the
 // command fails.
 void train_tiny(const Ranks& ranks, const std::string& arguments, int rows = 4);

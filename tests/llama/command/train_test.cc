@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -75,6 +76,34 @@ TEST(Train, GoesOnOnAnotherMeshAsIfItHadNotStopped) {
   EXPECT_EQ(read_log(log.path()).size(), 25u);
   train_tiny({1, 3}, arguments + " --resume");
   expect_equal_losses(read_log(log.path()), alone("--steps 30 --dtype float64"), kFloat64);
+}
+
+// In the first run, rank 1 is killed as soon as a checkpoint is complete.
+TEST(Train, GoesOnByItselfAfterARankWasKilled) {
+  const TemporaryFile log("log.jsonl");
+  const std::filesystem::path folder = log.path().parent_path();
+  const std::string state = (folder / "state").string();
+  const std::string train = MESHTORCH_LLAMA_BINARY
+                            " train --data " MESHTORCH_DEMO_TEXT
+                            " --hidden-size 16 --intermediate-size 21 --layers 2 --heads 8 --kv-heads 4 "
+                            "--sequence-length 13 --vocab-size 257 --batch-size 4 --steps 50 --dtype float64 "
+                            "--tp 2 --checkpoint-every 2 --resume auto --checkpoint " +
+                            state + " --log " + log.path().string();
+  const std::filesystem::path script = folder / "rank.sh";
+  std::ofstream(script)
+      << "if [ $MESHTORCH_RESTART = 0 ] && [ $RANK = 1 ]; then\n"
+      << train << " & rank=$!\nuntil ls " << state
+      << "/checkpoint.json >/dev/null 2>&1; do sleep 0.01; done\nkill -9 $rank\nwait $rank\nexit 9\nfi\nexec "
+      << train << "\n";
+  const CommandResult result = run_shell("OMP_WAIT_POLICY=passive timeout 100 " MESHTORCH_RUN_BINARY
+                                         " -n 2 --timeout 45 --max-restarts 1 sh " +
+                                         script.string());
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_NE(result.output.find("meshtorch-run: starting all ranks again, 1 of at most 1 times"),
+            std::string::npos)
+      << result.output;
+  EXPECT_NE(result.output.find(" steps are done"), std::string::npos) << result.output;
+  expect_equal_losses(read_log(log.path()), alone("--steps 50 --dtype float64"), kFloat64);
 }
 
 TEST(Train, ResumingWithoutACheckpointIsAnError) {

@@ -1,0 +1,257 @@
+// What meshtorch costs over the same work by hand, as ratios: both are run in turns, and the least time of
+// each counts, so that a noisy machine spoils neither. On thread ranks, or on processes under meshtorch-run.
+#include <meshtorch/meshtorch.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace mt = meshtorch;
+
+namespace {
+
+constexpr int kRanks = 2;
+
+struct Case {
+  std::string name;
+  std::string over;  // what it is compared with
+  std::function<void()> distributed;
+  std::function<void()> by_hand;
+  int times;  // in one round
+};
+
+struct Measured {
+  std::string name, over;
+  double distributed_us = 0, by_hand_us = 0;
+};
+
+double microseconds_of(const std::function<void()>& work, int times) {
+  mt::barrier();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < times; ++i) work();
+  const std::chrono::duration<double, std::micro> passed = std::chrono::steady_clock::now() - begin;
+  return passed.count() / times;
+}
+
+Measured measure(const Case& c, int rounds) {
+  Measured least{c.name, c.over, 1e12, 1e12};
+  microseconds_of(c.distributed, c.times);
+  microseconds_of(c.by_hand, c.times);
+  for (int round = 0; round < rounds; ++round) {
+    least.distributed_us = std::min(least.distributed_us, microseconds_of(c.distributed, c.times));
+    least.by_hand_us = std::min(least.by_hand_us, microseconds_of(c.by_hand, c.times));
+  }
+  return least;
+}
+
+// ---- the small tensor-parallel step: 4 blocks of two layers, width 64, batch 1, sequence 8 ----
+
+constexpr int64_t kBlocks = 4, kWidth = 64, kHidden = 256, kSequence = 8;
+
+struct BlockImpl : torch::nn::Module {
+  BlockImpl() : up(kWidth, kHidden), down(kHidden, kWidth) {
+    register_module("up", up);
+    register_module("down", down);
+  }
+  torch::Tensor forward(torch::Tensor x) { return down(torch::relu(up(x))); }
+  mt::nn::Linear up, down;
+};
+MESHTORCH_MODULE(Block);
+
+struct Step {
+  std::vector<Block> blocks;
+  std::vector<torch::Tensor> parameters;
+  std::unique_ptr<torch::optim::SGD> optimizer;
+  torch::Tensor x = torch::ones({1, kSequence, kWidth});
+
+  explicit Step(const mt::DeviceMesh& mesh) {
+    for (int64_t i = 0; i < kBlocks; ++i) {
+      blocks.emplace_back();
+      mt::parallelize_module(*blocks.back(), mesh,
+                             {{"up", mt::ColwiseParallel()}, {"down", mt::RowwiseParallel()}});
+      for (const torch::Tensor& p : blocks.back()->parameters()) parameters.push_back(p);
+    }
+    optimizer = std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(1e-4));
+  }
+
+  void run() {
+    optimizer->zero_grad();
+    torch::Tensor y = x;
+    for (Block& block : blocks) y = block(y);
+    y.square().sum().backward();
+    optimizer->step();
+  }
+};
+
+// The identity whose gradient is summed over the ranks, and the sum whose gradient is passed on.
+struct IntoParallel : torch::autograd::Function<IntoParallel> {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
+    return x.view_as(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    return {mt::wait_tensor(mt::all_reduce(gradients[0], mt::ReduceOp::sum, {}))};
+  }
+};
+struct OutOfParallel : torch::autograd::Function<OutOfParallel> {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
+    return mt::wait_tensor(mt::all_reduce(x, mt::ReduceOp::sum, {}));
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    return {gradients[0]};
+  }
+};
+
+struct StepByHand {
+  struct Layers {
+    torch::Tensor up, up_bias, down, down_bias;
+  };
+  std::vector<Layers> blocks;
+  std::unique_ptr<torch::optim::SGD> optimizer;
+  torch::Tensor x = torch::ones({1, kSequence, kWidth});
+
+  StepByHand() {
+    std::vector<torch::Tensor> parameters;
+    const auto parameter = [&](torch::IntArrayRef shape) {
+      parameters.push_back((0.05 * torch::randn(shape)).requires_grad_());
+      return parameters.back();
+    };
+    for (int64_t i = 0; i < kBlocks; ++i) {
+      const int64_t mine = kHidden / kRanks;
+      Layers layers{parameter({mine, kWidth}), parameter({mine}), parameter({kWidth, mine}),
+                    parameter({kWidth})};
+      blocks.push_back(layers);
+    }
+    optimizer = std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(1e-4));
+  }
+
+  void run() {
+    optimizer->zero_grad();
+    torch::Tensor y = x;
+    for (const Layers& layers : blocks) {
+      const torch::Tensor h = torch::relu(torch::linear(IntoParallel::apply(y), layers.up, layers.up_bias));
+      y = OutOfParallel::apply(torch::linear(h, layers.down)) + layers.down_bias;
+    }
+    y.square().sum().backward();
+    optimizer->step();
+  }
+};
+
+// ---- AdamW on many small parameters ----
+
+struct ManyParameters {
+  std::vector<torch::Tensor> parameters;
+  std::unique_ptr<torch::optim::AdamW> optimizer;
+
+  // Plain ones have the shape of a shard.
+  explicit ManyParameters(const mt::DeviceMesh* mesh) {
+    constexpr int64_t kRows = 16;
+    for (int i = 0; i < 300; ++i) {
+      if (mesh == nullptr) {
+        parameters.push_back(torch::ones({kRows, 8}).requires_grad_());
+        parameters.back().mutable_grad() = torch::ones({kRows, 8});
+      } else {
+        parameters.push_back(mt::ones({kRows * kRanks, 8}, *mesh, {mt::Shard(0)}, torch::requires_grad()));
+        parameters.back().mutable_grad() = mt::ones({kRows * kRanks, 8}, *mesh, {mt::Shard(0)});
+      }
+    }
+    optimizer = std::make_unique<torch::optim::AdamW>(parameters);
+  }
+};
+
+// ---- redistribution over the bare collective ----
+
+struct Pair {
+  const char* name;
+  mt::Placement from, to;
+  const char* bare;
+};
+const std::vector<Pair>& pairs() {
+  static const std::vector<Pair> all{
+      {"S(0) to R", mt::Shard(0), mt::Replicate(), "all_gather_tensor, dim 0"},
+      {"S(1) to R", mt::Shard(1), mt::Replicate(), "all_gather_tensor, dim 1"},
+      {"S(0) to S(1)", mt::Shard(0), mt::Shard(1), "all_to_all_single of as many bytes, packed before"},
+      {"S(1) to S(0)", mt::Shard(1), mt::Shard(0), "all_to_all_single of as many bytes, packed before"},
+      {"P to R", mt::Partial(), mt::Replicate(), "all_reduce"},
+      {"P to S(0)", mt::Partial(), mt::Shard(0), "reduce_scatter_tensor, dim 0"},
+      {"P to S(1)", mt::Partial(), mt::Shard(1), "reduce_scatter_tensor, dim 1"},
+  };
+  return all;
+}
+
+torch::Tensor bare_collective(const Pair& pair, const torch::Tensor& local) {
+  if (pair.from.is_shard() && pair.to.is_shard())
+    return mt::all_to_all_single(local.view({kRanks, -1}), {}, {}, {});
+  if (pair.from.is_shard()) return mt::all_gather_tensor(local, pair.from.dim(), {});
+  if (pair.to.is_shard()) return mt::reduce_scatter_tensor(local, mt::ReduceOp::sum, pair.to.dim(), {});
+  return mt::all_reduce(local, mt::ReduceOp::sum, {});
+}
+
+Case redistribution(const Pair& pair, int64_t bytes, const mt::DeviceMesh& mesh) {
+  const int64_t side = bytes >= (1 << 22) ? 2048 : 512;
+  const torch::Tensor whole = torch::ones({bytes / 4 / side, side});
+  const mt::DTensor from = pair.from.is_partial() ? mt::DTensor::from_local(whole, mesh, {pair.from})
+                                                  : mt::distribute_tensor(whole, mesh, {pair.from});
+  const torch::Tensor local = from.to_local();
+  return {std::string(pair.name) + " of " + std::to_string(bytes >> 10) + " KiB", pair.bare,
+          [from, mesh, pair] { mt::wait_tensor(from.redistribute(mesh, {pair.to}).to_local()); },
+          [local, pair] { mt::wait_tensor(bare_collective(pair, local)); },
+          static_cast<int>(std::max<int64_t>(2, (int64_t{16} << 20) / bytes))};
+}
+
+std::vector<Measured> measure_all(const mt::DeviceMesh& mesh) {
+  std::vector<Measured> results;
+  const auto step = std::make_shared<Step>(mesh);
+  const auto by_hand = std::make_shared<StepByHand>();
+  results.push_back(measure(
+      {"small tensor-parallel step", "by hand", [=] { step->run(); }, [=] { by_hand->run(); }, 20}, 25));
+  const auto split = std::make_shared<ManyParameters>(&mesh);
+  const auto plain = std::make_shared<ManyParameters>(nullptr);
+  results.push_back(measure({"AdamW on 300 small parameters", "plain tensors",
+                             [=] { split->optimizer->step(); }, [=] { plain->optimizer->step(); }, 2},
+                            15));
+  for (const int64_t bytes : {int64_t{256} << 10, int64_t{4} << 20, int64_t{32} << 20}) {
+    for (const Pair& pair : pairs()) results.push_back(measure(redistribution(pair, bytes, mesh), 15));
+  }
+  return results;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: ratio_benchmark RESULTS.json\n";
+    return 2;
+  }
+  at::set_num_threads(1);
+  mt::run(
+      kRanks,
+      [&](int rank) {
+        const auto mesh = mt::init_device_mesh(torch::kCPU, {kRanks});
+        const std::vector<Measured> results = measure_all(mesh);
+        if (rank != 0) return;
+        nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+        for (const Measured& m : results) {
+          const double ratio = m.distributed_us / m.by_hand_us;
+          rows.push_back({{"name", m.name},
+                          {"over", m.over},
+                          {"us", m.distributed_us},
+                          {"us_of_that", m.by_hand_us},
+                          {"ratio", ratio}});
+          std::cout << m.name << ": " << m.distributed_us << " us, " << ratio << " of " << m.over
+                    << std::endl;
+        }
+        std::ofstream(argv[1])
+            << nlohmann::ordered_json{{"backend", mt::get_backend()}, {"ranks", kRanks}, {"rows", rows}}.dump(
+                   1)
+            << "\n";
+      },
+      {.intra_op_threads = 1});
+}

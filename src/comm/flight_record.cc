@@ -1,0 +1,190 @@
+// The last collectives of one rank: how they are written as JSON, and when.
+#include "comm/flight_record.h"
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "comm/rank_context.h"
+#include "meshtorch/flight_record.h"
+#include "meshtorch/placement.h"
+
+namespace meshtorch {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::uint64_t read(const std::atomic<std::uint64_t>& word) { return word.load(std::memory_order_relaxed); }
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+// Where records go by themselves; empty: nowhere.
+std::string asked_directory() {
+  const char* directory = std::getenv("MESHTORCH_FLIGHT_RECORD");
+  return directory == nullptr ? "" : directory;
+}
+
+int signal_pipe = -1;
+
+void tell_of_signal(int) {
+  const int error = errno;
+  const char byte = 0;
+  [[maybe_unused]] const ssize_t written = ::write(signal_pipe, &byte, 1);
+  errno = error;
+}
+
+// SIGUSR1 writes the records: the handler wakes a thread that may do what a handler may not. A handler that
+// the program has set already stays.
+void listen_for_signal() {
+  struct sigaction before{};
+  if (sigaction(SIGUSR1, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) return;
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) return;
+  signal_pipe = ends[1];
+  std::thread([in = ends[0]] {
+    char byte = 0;
+    while (::read(in, &byte, 1) == 1 || errno == EINTR) write_flight_records("SIGUSR1");
+  }).detach();
+  struct sigaction action{};
+  action.sa_handler = &tell_of_signal;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGUSR1, &action, nullptr);
+}
+
+struct Records {
+  std::mutex mutex;
+  std::map<int, std::weak_ptr<FlightRecord>> of_ranks;
+};
+
+// Records are asked for until the very end of the process.
+Records& records() {
+  static auto* const all = new Records;
+  return *all;
+}
+
+}  // namespace
+
+FlightRecord::FlightRecord(int rank, int world_size)
+    : rank_(rank),
+      world_size_(world_size),
+      first_ticks_(now()),
+      first_time_(std::chrono::system_clock::now()) {}
+
+double FlightRecord::seconds_per_tick() const {
+  const std::chrono::duration<double> passed = std::chrono::system_clock::now() - first_time_;
+  return passed.count() / static_cast<double>(std::max<std::uint64_t>(now() - first_ticks_, 1));
+}
+
+std::string FlightRecord::to_json(const std::string& reason) const {
+  const std::scoped_lock lock(mutex_);
+  const double first = std::chrono::duration<double>(first_time_.time_since_epoch()).count();
+  const auto time_of = [&, tick = seconds_per_tick()](std::uint64_t ticks) {  // seconds since 1970
+    return first + tick * static_cast<double>(ticks - first_ticks_);
+  };
+  ordered_json calls = ordered_json::array();
+  const std::size_t count = count_.load();
+  for (std::size_t i = count < kCalls ? 0 : count - kCalls; i < count; ++i) {
+    const Place& place = places_[i % kCalls];
+    const std::uint64_t what = read(place.what);
+    const std::uint64_t facts = read(place.facts);
+    const int type = static_cast<int>(facts >> 32) - 1;
+    const int op = static_cast<int>(facts >> 16 & 0xFFFF) - 1;
+    const std::size_t dims = facts & 0xFFFF;
+    ordered_json call{{"group", groups_.at(what >> 32)},
+                      {"number", read(place.number)},
+                      {"collective", to_string(static_cast<CallKind>(what & 0xFFFFFFFF))},
+                      {"agreed", read(place.hash)}};
+    if (type >= 0) {
+      call["type"] = c10::toString(static_cast<c10::ScalarType>(type));
+      ordered_json& sizes = call["shape"] = ordered_json::array();
+      for (std::size_t d = 0; d < std::min(dims, kDims); ++d) sizes.push_back(read(place.sizes[d]));
+      if (dims > kDims) sizes.push_back("…");
+    }
+    if (op >= 0) call["reduction"] = to_string(static_cast<ReduceOp>(op));
+    std::array<std::uint64_t, kOriginWords + 1> origin{};
+    for (std::size_t w = 0; w < kOriginWords; ++w) origin[w] = read(place.origin[w]);
+    if (origin[0] != 0) call["for"] = reinterpret_cast<const char*>(origin.data());
+    call["began"] = time_of(read(place.began));
+    if (const std::uint64_t ended = read(place.ended); ended != 0) call["ended"] = time_of(ended);
+    calls.push_back(std::move(call));
+  }
+  const ordered_json all{{"rank", rank_},       {"world_size", world_size_}, {"host", host_name()},
+                         {"pid", getpid()},     {"reason", reason},          {"written", time_of(now())},
+                         {"calls_made", count}, {"calls", std::move(calls)}};
+  return all.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+void FlightRecord::write_to(const std::string& directory, const std::string& reason) const {
+  const std::filesystem::path path =
+      std::filesystem::path(directory) / ("rank_" + std::to_string(rank_) + ".json");
+  const std::filesystem::path draft = path.string() + "." + std::to_string(getpid()) + ".draft";
+  std::filesystem::create_directories(directory);
+  std::ofstream out(draft, std::ios::binary);
+  out << to_json(reason);
+  out.close();
+  TORCH_CHECK(out.good(), "meshtorch: the flight record of rank ", rank_, " cannot be written\n  to: ", path,
+              "\n  do: name a directory that can be written to");
+  std::filesystem::rename(draft, path);
+}
+
+void FlightRecord::write_if_asked(const std::string& reason) const noexcept {
+  is_written_ = true;
+  try {
+    if (const std::string directory = asked_directory(); !directory.empty()) write_to(directory, reason);
+  } catch (const std::exception& error) {
+    std::fputs(error.what(), stderr);
+  }
+}
+
+std::shared_ptr<FlightRecord> flight_record_of(int rank, int world_size) {
+  Records& all = records();
+  const std::scoped_lock lock(all.mutex);
+  if (!asked_directory().empty() && signal_pipe < 0) listen_for_signal();
+  std::weak_ptr<FlightRecord>& known = all.of_ranks[rank];
+  auto record = known.lock();
+  if (!record) known = record = std::make_shared<FlightRecord>(rank, world_size);
+  return record;
+}
+
+void write_flight_records(const std::string& reason) {
+  std::vector<std::shared_ptr<FlightRecord>> living;
+  {
+    Records& all = records();
+    const std::scoped_lock lock(all.mutex);
+    for (const auto& [rank, record] : all.of_ranks) {
+      if (auto alive = record.lock()) living.push_back(std::move(alive));
+    }
+  }
+  for (const auto& record : living) record->write_if_asked(reason);
+}
+
+void write_flight_record(const std::string& directory) {
+  const int rank = current_rank()->world().rank;
+  std::shared_ptr<FlightRecord> record;
+  {
+    Records& all = records();
+    const std::scoped_lock lock(all.mutex);
+    record = all.of_ranks[rank].lock();
+  }
+  TORCH_CHECK_VALUE(record, "meshtorch: rank ", rank,
+                    " has no flight record: its backend keeps none\n  in: "
+                    "write_flight_record\n  do: use the backend threads, shm or gloo");
+  record->write_to(directory, "asked for");
+}
+
+}  // namespace meshtorch
