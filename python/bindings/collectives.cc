@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "bindings/bindings.h"
+#include "meshtorch/process_group.h"
 
 namespace meshtorch::python {
 namespace {
@@ -19,6 +20,27 @@ void bind_collective(py::module_& m, const char* name, const Fn& fn, const Arg&.
         return fn(values..., ranks);
       },
       arguments..., py::arg("group"), py::arg("tag") = "");
+}
+
+// A meta tensor has nothing to send, and some collectives leave its shape: they need no world.
+bool is_own_result(const at::Tensor& tensor) {
+  const bool has_own_world = is_initialized() && !is_world_of_torch();
+  return tensor.is_meta() && !has_own_world &&
+         !py::module_::import("torch.distributed").attr("is_initialized")().cast<bool>();
+}
+
+// Binds fn(tensor, …, group), whose result has the shape of the tensor.
+template <class A, class Fn, class Arg>
+void bind_shape_keeper(py::module_& m, const char* name, const Fn& fn, const Arg& argument) {
+  m.def(
+      name,
+      [fn](const at::Tensor& tensor, A value, const py::object& group, const std::string& /*tag*/) {
+        if (is_own_result(tensor)) return at::empty_like(tensor);
+        const Group ranks = to_group(group);
+        const py::gil_scoped_release no_lock;
+        return fn(tensor, value, ranks);
+      },
+      py::arg("self"), argument, py::arg("group"), py::arg("tag") = "");
 }
 
 using Text = const std::string&;
@@ -37,11 +59,11 @@ RankPairs pairs_of(const std::vector<int>& destinations) {
 void bind_of_one_tensor(py::module_& m) {
   const py::arg self("self");
   const py::arg op("reduceOp");
-  bind_collective<One, Text>(
-      m, "all_reduce", [](One t, Text o, const Group& g) { return all_reduce(t, o, g); }, self, op);
-  bind_collective<One, Text>(
+  bind_shape_keeper<Text>(
+      m, "all_reduce", [](One t, Text o, const Group& g) { return all_reduce(t, o, g); }, op);
+  bind_shape_keeper<Text>(
       m, "all_reduce_autograd", [](One t, Text o, const Group& g) { return all_reduce_autograd(t, o, g); },
-      self, op);
+      op);
   bind_collective<One, std::int64_t>(
       m, "all_gather_tensor",
       [](One t, std::int64_t dim, const Group& g) { return all_gather_tensor(t, dim, g); }, self,
@@ -60,8 +82,8 @@ void bind_of_one_tensor(py::module_& m) {
         return reduce_scatter_tensor_autograd(t, o, dim, g);
       },
       self, op, py::arg("scatter_dim"));
-  bind_collective<One, int>(
-      m, "broadcast", [](One t, int source, const Group& g) { return broadcast(t, source, g); }, self,
+  bind_shape_keeper<int>(
+      m, "broadcast", [](One t, int source, const Group& g) { return broadcast(t, source, g); },
       py::arg("src"));
   bind_collective<One, const std::vector<int>&>(
       m, "permute_tensor",

@@ -39,8 +39,9 @@ DeviceMesh with_groups(DeviceMesh mesh) {
 
 DeviceMesh make_mesh(const std::string& device_type, const at::Tensor& ranks,
                      const std::optional<DeviceMesh::Names>& names) {
+  const c10::DeviceType device = parse_device(device_type);
   ensure_world();
-  return with_groups(DeviceMesh(parse_device(device_type), ranks, names.value_or(DeviceMesh::Names())));
+  return with_groups(DeviceMesh(device, ranks, names.value_or(DeviceMesh::Names())));
 }
 
 at::Tensor to_ranks(const py::object& mesh) {
@@ -99,7 +100,7 @@ DeviceMesh unflatten(const DeviceMesh& mesh, const Axis& axis, const std::vector
 std::int64_t only_axis(const DeviceMesh& mesh, const std::optional<Axis>& axis) {
   TORCH_CHECK(axis || mesh.ndim() == 1,
               "meshtorch: Optional kwarg `mesh_dim` needs to be specified when "
-              "device_mesh.ndim > 1\n  mesh: ",
+              "device_mesh.ndim > 1.\n  mesh: ",
               mesh.to_string());
   return axis ? axis_number(mesh, *axis) : 0;
 }

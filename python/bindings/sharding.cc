@@ -4,6 +4,7 @@
 
 #include "bindings/bindings.h"
 #include "prove/register_options.h"
+#include "rules/own_rules.h"
 
 namespace meshtorch::python {
 namespace {
@@ -92,6 +93,13 @@ void bind_sharding(py::module_& m) {
         });
       },
       py::arg("op"), py::arg("function"));
+  m.def(
+      "set_rule",
+      [](const std::string& op, const std::string& rule) {
+        set_own_rule(op, RuleEntry(Rule::parse(rule)));
+        refresh_rules();
+      },
+      py::arg("op"), py::arg("rule"), "The rule of an operator, which may be registered later.");
 }
 
 }  // namespace meshtorch::python

@@ -4,6 +4,7 @@
 #include "bindings/bindings.h"
 #include "meshtorch/distribute_module.h"
 #include "meshtorch/implicit_replication.h"
+#include "meshtorch/keep_layout.h"
 #include "meshtorch/loss_parallel.h"
 #include "meshtorch/rule.h"
 #include "nn/replicate_over.h"
@@ -158,6 +159,9 @@ void bind_tensors(py::module_& m) {
   bind_scope<implicit_replication>(
       m, "implicit_replication",
       "While it is open, plain tensors that meet distributed ones count as replicated.");
+  bind_scope<keep_layout>(
+      m, "keep_layout",
+      "While it is open, operators leave tensors split that are no parameters, where they can.");
   bind_scope<loss_parallel>(m, "loss_parallel",
                             "While it is open, cross entropy works on logits that are split by class.");
 }

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+from contextlib import contextmanager
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
@@ -12,6 +13,10 @@ from . import _C
 _adopted = None
 # Groups of the user's, by their ranks.
 _offered = {}
+# How groups that are about to be made are to be, by their ranks: (backend, options, description), None for what is usual.
+_wanted = {}
+# The ranks of the groups that meshes use.
+_made = set()
 
 
 def _make_shm(store, rank, size, timeout):
@@ -55,17 +60,35 @@ def _group_named(name):
     return next((group for group, given in c10d._world.pg_names.items() if given == name), None)
 
 
+@contextmanager
+def groups_made_as(wanted):
+    """While it is open, groups of these ranks are made so. Those that exist already must not be asked for otherwise."""
+    for ranks, (backend, options, _) in wanted.items():
+        if (backend, options) != (None, None) and ranks in _made:
+            raise ValueError(
+                f"meshtorch: backend_override asks for another group of ranks {list(ranks)}, which have one already"
+                "\n  do: give backend_override to the first mesh that has these ranks on an axis"
+            )
+    _wanted.update(wanted)
+    try:
+        yield
+    finally:
+        _wanted.clear()
+
+
 def _new_group(ranks):
     """Only the members come here, and nobody else may have to take part.
 
     So the name, under which members find each other, follows from the ranks alone: torch.distributed.new_group counts
     the groups that a rank has joined, and ranks with another past would wait for each other for ever.
     """
-    name = "meshtorch:" + ",".join(map(str, ranks))
+    wanted, options, description = _wanted.get(tuple(ranks), (None, None, None))
+    name = "meshtorch:" + ",".join(map(str, ranks)) + (f":{wanted}" if wanted else "")
     group = _group_named(name)  # of an earlier stay in this world
-    if group is not None:
+    if group is not None and options is None:
         return group
-    backend, store = c10d._world.pg_map[dist.group.WORLD]
+    usual, store = c10d._world.pg_map[dist.group.WORLD]
+    backend = wanted or usual
     group, _ = c10d._new_process_group_helper(
         len(ranks),
         ranks.index(dist.get_rank()),
@@ -73,8 +96,9 @@ def _new_group(ranks):
         backend,
         store,
         c10d.GroupName(name),
-        timeout=c10d._get_default_timeout(backend),
-        group_desc="meshtorch",
+        backend_options=options,
+        timeout=c10d._get_default_timeout(dist.Backend(backend)),
+        group_desc=description or "meshtorch",
     )
     c10d._world.pg_group_ranks[group] = {rank: number for number, rank in enumerate(ranks)}
     return group
@@ -83,8 +107,11 @@ def _new_group(ranks):
 def make_group(ranks):
     """The group of these ranks, in this order, in torch.distributed. Called by the library on every member."""
     ranks = list(ranks)
+    _made.add(tuple(ranks))
     if tuple(ranks) in _offered:
         return _offered[tuple(ranks)]
+    if _wanted.get(tuple(ranks), (None, None))[:2] != (None, None):
+        return _new_group(ranks)
     if ranks == list(range(dist.get_world_size())):
         return dist.group.WORLD
     return _new_group(ranks)
@@ -95,6 +122,7 @@ def leave():
     global _adopted
     _adopted = None
     _offered.clear()
+    _made.clear()
     _C.leave_adopted_world()
 
 

@@ -62,6 +62,16 @@ class CommCounts(dict):
     def get(self, collective, default=None):
         return super().get(_name_of(collective), default)
 
+    def __eq__(self, other):
+        if not isinstance(other, dict):
+            return NotImplemented
+        return dict(self) == {_name_of(collective): count for collective, count in other.items()}
+
+    def __ne__(self, other):
+        return not self == other
+
+    __hash__ = None
+
 
 def _by_pass(counts):
     return {name: CommCounts(of_pass) for name, of_pass in counts.items()}

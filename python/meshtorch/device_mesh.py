@@ -1,10 +1,12 @@
 """Meshes, under the names of torch.distributed.device_mesh."""
 
+import math
+
 import torch
 import torch.distributed as dist
 
 from . import _C, _world
-from ._C import DeviceMesh, init_device_mesh
+from ._C import DeviceMesh
 
 __all__ = ["DeviceMesh", "init_device_mesh"]
 
@@ -43,4 +45,98 @@ def _from_group(group, device_type, mesh=None, *, mesh_dim_names=None):
     return DeviceMesh(device_type, mesh, mesh_dim_names=mesh_dim_names)
 
 
+def _as_override(value):
+    """(backend, options) of a value of backend_override."""
+    if isinstance(value, str):
+        return value, None
+    return value if isinstance(value, tuple) else (None, value)
+
+
+def _overrides(backend_override, ndim, names):
+    """(backend, options) for each axis."""
+    left = dict(backend_override or {})
+    found = []
+    for number in range(ndim):
+        name = names[number] if names and number < len(names) else None
+        if number in left and name in left:
+            raise RuntimeError(
+                f"meshtorch: Found redundant dim index {number} and name {name} in backend_override\n  do: leave one out"
+            )
+        key = name if name in left else number
+        found.append(_as_override(left.pop(key)) if key in left else (None, None))
+    if left:
+        raise RuntimeError(
+            f"meshtorch: Found invalid keys in backend_override: got {list(left)}\n  do: name axes, {names or ()}, or number "
+            f"them from 0 to {ndim - 1}"
+        )
+    return found
+
+
+def _wanted_groups(ranks, overrides, names):
+    """How the groups of this rank along the axes of a tensor of ranks are to be made."""
+    place = (ranks == dist.get_rank()).nonzero()
+    if len(place) == 0:
+        return {}
+    wanted = {}
+    for axis, (backend, options) in enumerate(overrides):
+        line = ranks[tuple(slice(None) if a == axis else int(at) for a, at in enumerate(place[0]))]
+        wanted[tuple(line.tolist())] = backend, options, f"mesh_{names[axis] if names else f'dim_{axis}'}"
+    return wanted
+
+
+def _made_with(make, ranks, overrides, names):
+    """make(), with groups as asked for where they are torch's."""
+    is_overridden = any(override != (None, None) for override in overrides)
+    if not (dist.is_available() and dist.is_initialized()):
+        if is_overridden:
+            raise ValueError(
+                "meshtorch: backend_override chooses among the backends of torch.distributed, and this world has none"
+                "\n  do: call torch.distributed.init_process_group first"
+            )
+        return make()
+    if is_overridden:
+        _world.ensure()
+    with _world.groups_made_as(_wanted_groups(ranks, overrides, names)):
+        return make()
+
+
+def init_device_mesh(device_type, mesh_shape, *, mesh_dim_names=None, backend_override=None):
+    """A mesh of all ranks in their order. backend_override: {axis: backend, (backend, options) or options}."""
+    shape = tuple(mesh_shape)
+    overrides = _overrides(backend_override, len(shape), mesh_dim_names)
+
+    def make():
+        return _C.init_device_mesh(device_type, shape, mesh_dim_names=mesh_dim_names)
+
+    if mesh_dim_names is not None and len(mesh_dim_names) != len(shape) or min(shape, default=1) < 1:
+        return make()  # says what is wrong
+    return _made_with(make, torch.arange(math.prod(shape)).view(shape), overrides, mesh_dim_names)
+
+
+def _flatten(self, mesh_dim_name=None, backend_override=None):
+    """One axis of all, in their order; backend_override: its backend, (backend, options) or options."""
+    overrides = [(None, None) if backend_override is None else _as_override(backend_override)]
+    name = mesh_dim_name or "_".join(self.mesh_dim_names or ())
+    return _made_with(lambda: _plain_flatten(self, mesh_dim_name), self.mesh.flatten(), overrides, (name,))
+
+
+def _unflatten(self, dim, mesh_sizes, mesh_dim_names, backend_override=None):
+    """The mesh with one axis as several; backend_override: {axis of the new ones: as in init_device_mesh}."""
+    overrides = _overrides(backend_override, len(mesh_sizes), mesh_dim_names)
+
+    def make():
+        return _plain_unflatten(self, dim, mesh_sizes, mesh_dim_names)
+
+    if backend_override is None:
+        return make()
+    axis = self.mesh_dim_names.index(dim) if isinstance(dim, str) else dim
+    return _made_with(make, self.mesh.unflatten(axis, tuple(mesh_sizes)), _around(self, axis, overrides), None)
+
+
+def _around(mesh, axis, overrides):
+    return [(None, None)] * axis + overrides + [(None, None)] * (mesh.ndim - axis - 1)
+
+
+_plain_flatten, DeviceMesh._flatten = DeviceMesh._flatten, _flatten
+_plain_unflatten, DeviceMesh._unflatten = DeviceMesh._unflatten, _unflatten
 DeviceMesh.from_group = staticmethod(_from_group)

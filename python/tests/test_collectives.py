@@ -148,3 +148,8 @@ def collect_in_place(w):
 
 def test_collectives_write_into_tensors(ranks):
     ranks(collect_in_place)
+
+
+def test_meta_tensors_need_no_world():
+    x = torch.empty(2, 3, device="meta")
+    assert funcol.all_reduce(x, "sum", "0").shape == funcol.broadcast(x, 0, "0").shape == x.shape

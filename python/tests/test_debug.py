@@ -43,6 +43,9 @@ def count_functional_collectives(w):
         assert counts[functional.broadcast] == counts["broadcast"] == 0
         assert functional.broadcast not in counts and counts.get(functional.broadcast) is None
         assert comm.comm_counts == counts
+        names = (last, "all_gather_into_tensor", "reduce_scatter_tensor")
+        same = {getattr(functional, name): 1 for name in names}
+        assert counts == same and not counts != same and counts != {functional.all_reduce: 1}
         assert counts[plain._allgather_base_] == counts[plain._allgather_base_.default] == 1
 
 

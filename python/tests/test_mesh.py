@@ -116,3 +116,29 @@ def test_an_error_of_a_thread_rank_is_raised_by_spawn():
 
     with pytest.raises(KeyError, match="one rank fails"):
         meshtorch.spawn(2, fail, timeout=20)
+
+
+def choose_backends(w):
+    if w.kind == "threads":
+        with pytest.raises(ValueError, match="backend_override chooses among the backends of torch.distributed"):
+            init_device_mesh("cpu", (2, 2), backend_override={0: "gloo"})
+    if w.kind != "gloo":
+        return
+    # Ranks that no other test of this world puts on an axis.
+    mesh = init_device_mesh("cpu", (3, 1), mesh_dim_names=("odd", "one"), backend_override={"odd": "fake"})
+    if w.rank < 3:
+        group = mesh.get_group("odd")
+        assert (group._get_backend_name(), group.group_desc) == ("custom", "mesh_odd")
+        with pytest.raises(ValueError, match="which have one already"):
+            init_device_mesh("cpu", (3,), backend_override={0: "gloo"})
+    with pytest.raises(RuntimeError, match="Found redundant dim index 0 and name dp"):
+        init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"), backend_override={"dp": "gloo", 0: "gloo"})
+    with pytest.raises(RuntimeError, match=r"Found invalid keys in backend_override: got \['cp'\]"):
+        init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"), backend_override={"cp": "gloo"})
+    usual = init_device_mesh("cpu", (4,))
+    x = meshtorch.distribute_tensor(torch.arange(4.0), usual, [meshtorch.Shard(0)])
+    assert x.full_tensor().tolist() == [0, 1, 2, 3]
+
+
+def test_axes_have_backends_of_their_own(ranks):
+    ranks(choose_backends)

@@ -1,8 +1,10 @@
 """Operators on distributed tensors: types, shapes and errors are those of plain ones; a user's own operators."""
 
+import meshtorch
 import pytest
 import torch
-from meshtorch import Replicate, Shard, distribute_tensor
+from meshtorch import DTensor, Partial, Replicate, Shard, distribute_tensor
+from meshtorch.debug import CommDebugMode
 from torch import nn
 
 
@@ -93,3 +95,100 @@ def refused_values(w):
 
 def test_values_that_torch_refuses_are_refused(ranks):
     ranks(refused_values)
+
+
+def run_prims(w):
+    x, y = torch.linspace(0.1, 0.9, 48).view(12, 4), torch.linspace(0.9, 0.2, 48).view(12, 4)
+    mesh = w.mesh()
+    dx, dy = (distribute_tensor(t, mesh, [Shard(0)]) for t in (x, y))
+    prims = torch.ops.prims
+    for op, count in ((prims.bessel_i0e, 1), (prims.ndtri, 1), (prims.view_of, 1), (prims.div, 2), (prims.ne, 2)):
+        with CommDebugMode() as comm:
+            result = op(*(dx, dy)[:count])
+        assert result.placements == (Shard(0),) and comm.get_total_counts() == 0, op
+        w.same(result.full_tensor(), op(*(x, y)[:count]))
+
+
+def test_operators_that_torch_makes_in_python_stay_split(ranks):
+    ranks(run_prims)
+
+
+def sample_categories(w):
+    weights = torch.tensor([[0.0, 1.0, 3.0], [2.0, 0.0, 2.0], [0.0, 0.0, 5.0], [1.0, 1.0, 0.0]]).repeat(250, 1)
+    mesh = w.mesh()
+    for replacement, count in ((True, 4), (False, 1), (False, 2)):
+        if count == 2:
+            weights = weights + 1e-3
+        drawn = []
+        for placement in (Shard(0), Replicate(), Shard(1)):
+            meshtorch.manual_seed(3)
+            result = torch.multinomial(distribute_tensor(weights, mesh, [placement]), count, replacement)
+            assert result.placements == ((Shard(0),) if placement == Shard(0) else (Replicate(),))
+            drawn.append(result.full_tensor())
+        if w.kind == "fake":
+            continue
+        w.same(drawn[1], drawn[0])  # the same samples however the weights lie
+        w.same(drawn[2], drawn[0])
+        assert weights.gather(1, drawn[0]).min() > 0
+        share = (drawn[0][0::4, :1] == 2).double().mean().item()
+        assert 0.65 < share < 0.85, share  # 3 of 4, of 250 rows
+        if not replacement and count == 2:
+            assert (drawn[0][:, 0] != drawn[0][:, 1]).all()
+    for wrong in (torch.tensor([[1.0, -1.0]] * 4), torch.zeros(4, 2)):
+        if w.kind != "fake":
+            with pytest.raises(RuntimeError, match="probability tensor contains|sum of probabilities <= 0"):
+                torch.multinomial(distribute_tensor(wrong, mesh, [Shard(0)]), 1)
+
+
+def test_multinomial_stays_split_and_samples_alike(ranks):
+    ranks(sample_categories)
+
+
+def compare_sizes_and_values(w):
+    x = distribute_tensor(torch.ones(4, 4), w.mesh(), [Shard(0)])
+    assert torch.ones(4, 4).is_same_size(x) and not x.is_same_size(torch.ones(4))
+    part = meshtorch.DeviceMesh("cpu", [0, 1])
+    a, b = (distribute_tensor(torch.ones(4, 3), part, [Shard(0)]) for _ in range(2))
+    assert a.equal(b)  # on ranks outside the mesh too
+
+
+def test_plain_sizes_and_ranks_outside_a_mesh_are_compared(ranks):
+    ranks(compare_sizes_and_values)
+
+
+def squeeze_what_is_one(w):
+    mesh = w.mesh()
+    x = distribute_tensor(torch.arange(12.0).view(4, 1, 3), mesh, [Shard(0)])
+    with CommDebugMode() as comm:
+        for result, shape in ((x.squeeze(0), (4, 1, 3)), (x.squeeze(1), (4, 3)), (x.squeeze((0, 1)), (4, 3))):
+            assert result.shape == shape and result.placements == (Shard(0),)
+        one = distribute_tensor(torch.ones(1, 2, 2), mesh, [Shard(0)], src_data_rank=None)
+        assert one.view(1, 4).placements == (Shard(0),)
+    assert comm.get_total_counts() == 0
+
+
+def test_squeeze_and_views_leave_split_dims(ranks):
+    ranks(squeeze_what_is_one)
+
+
+def make_unset(w):
+    mesh = w.mesh()
+    pending = DTensor.from_local(torch.ones(4, 3), mesh, [Partial()])
+    for unset in (torch.empty_like(pending), pending.new_empty(4, 3), pending.new_empty_strided((4, 3), (3, 1))):
+        assert unset.placements == (Partial(),)
+    assert torch.ones_like(pending).placements == pending.new_zeros(4, 3).placements == (Replicate(),)
+
+
+def test_what_is_not_set_lies_as_its_model(ranks):
+    ranks(make_unset)
+
+
+def gradients_lie_in_memory_as_tensors(w):
+    x = torch.ones(2, 3, 2, 4).to(memory_format=torch.channels_last)
+    dx = DTensor.from_local(x, w.mesh(), [Shard(2)]).requires_grad_()
+    (dx.to_local() * 2).sum().backward()
+    assert dx.grad.to_local().is_contiguous(memory_format=torch.channels_last)
+
+
+def test_gradients_of_to_local_keep_the_memory_format(ranks):
+    ranks(gradients_lie_in_memory_as_tensors)

@@ -11,13 +11,18 @@
 #include <ATen/ops/new_empty_strided_ops.h>
 #include <ATen/ops/set_ops.h>
 #include <ATen/ops/squeeze_ops.h>
+#include <c10/core/WrapDimMinimal.h>
+
+#include <numeric>
 
 #include "decompose/by_rule.h"
 #include "decompose/families.h"
+#include "dispatch/write_back.h"
 #include "meshtorch/dtensor.h"
 #include "operator/refusals.h"
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
+#include "tensor/reduced.h"
 
 namespace meshtorch {
 namespace {
@@ -33,7 +38,14 @@ at::Tensor whole(const at::Tensor& tensor) {
 // item(): the global value, on every rank.
 at::Scalar local_scalar_dense(const at::Tensor& self) { return at::_local_scalar_dense(whole(self)); }
 
+bool is_outside_mesh(const at::Tensor& tensor) {
+  const DTensorMeta* meta = meta_of(tensor);
+  return meta != nullptr && !meta->mesh->coordinate();
+}
+
+// A rank outside the mesh holds nothing that could differ.
 bool equal(const at::Tensor& self, const at::Tensor& other) {
+  if (is_outside_mesh(self) || is_outside_mesh(other)) return self.sizes() == other.sizes();
   return self.sizes() == other.sizes() && at::equal(whole(self), whole(other));
 }
 
@@ -43,10 +55,19 @@ bool allclose(const at::Tensor& self, const at::Tensor& other, double rtol, doub
 
 bool is_same_size(const at::Tensor& self, const at::Tensor& other) { return self.sizes() == other.sizes(); }
 
-// Into a plain tensor goes the whole; into a distributed one, what the rule says.
+// Into a plain tensor goes the whole. Between tensors that lie alike each rank copies its own: also terms of
+// a sum that is pending, since no cast hides in the copy. Else what the rule says.
 at::Tensor& copy_into(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
-  if (meta_of(self) != nullptr) return by_rule<at::_ops::copy_>(self, src, non_blocking);
-  return self.copy_(whole(src), non_blocking);
+  const DTensorMeta* to = meta_of(self);
+  if (to == nullptr) return self.copy_(whole(src), non_blocking);
+  const DTensorMeta* from = meta_of(src);
+  const bool is_alike = from != nullptr && from->layout == to->layout && self.sizes() == src.sizes() &&
+                        self.scalar_type() == src.scalar_type();
+  if (!is_alike) return by_rule<at::_ops::copy_>(self, src, non_blocking);
+  to->local.copy_(from->local, non_blocking);
+  note_write(to->local);
+  if (to->write_back) write_through(self);
+  return self;
 }
 
 // torch::load gives a tensor the values of a plain one in this way: each rank keeps its part of what it read.
@@ -89,12 +110,21 @@ at::Tensor new_empty_strided(const at::Tensor& self, c10::SymIntArrayRef size, c
 }
 
 // Only dims whose global size is 1 go: a shard may have size 1 where the tensor has not.
-at::Tensor squeeze(const at::Tensor& self) {
+at::Tensor squeeze_dims(const at::Tensor& self, at::IntArrayRef dims) {
   std::vector<std::int64_t> ones;
-  for (std::int64_t dim = 0; dim < self.dim(); ++dim) {
-    if (self.size(dim) == 1) ones.push_back(dim);
+  for (const std::int64_t given : dims) {
+    const std::int64_t dim = c10::maybe_wrap_dim(given, self.dim());
+    if (self.dim() > 0 && self.size(dim) == 1) ones.push_back(dim);
   }
-  return at::squeeze(self, ones);
+  return by_rule<at::_ops::squeeze_dims>(self, ones);
+}
+
+at::Tensor squeeze_dim(const at::Tensor& self, std::int64_t dim) { return squeeze_dims(self, dim); }
+
+at::Tensor squeeze(const at::Tensor& self) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(self.dim()));
+  std::iota(all.begin(), all.end(), 0);
+  return squeeze_dims(self, all);
 }
 
 // A view that comes with the strides of the whole tensor: the shards have their own.
@@ -109,12 +139,14 @@ void add_copy_decompositions(DecompositionTable& ops) {
   ops.add<op::_local_scalar_dense>(local_scalar_dense);
   ops.add<op::equal>(equal);
   ops.add<op::allclose>(allclose);
-  ops.add<op::is_same_size>(is_same_size);
+  ops.add<op::is_same_size>(is_same_size, {.takes_plain = true});
   ops.add<op::copy_>(copy_into, {.asks_rule = true, .takes_plain = true});
   ops.add<op::set__source_Tensor>(take_over, {.takes_plain = true});
   ops.add<op::as_strided>(as_strided);
   ops.add<op::new_empty_strided>(new_empty_strided);
   ops.add<op::squeeze>(squeeze);
+  ops.add<op::squeeze_dim>(squeeze_dim);
+  ops.add<op::squeeze_dims>(squeeze_dims, {.asks_rule = true});
   ops.add<op::_reshape_alias>(reshape_alias);
 }
 

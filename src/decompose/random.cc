@@ -21,6 +21,7 @@
 #include "tensor/random.h"
 #include "tensor/random_fill.h"
 #include "tensor/redistribute.h"
+#include "tensor/reduced.h"
 
 namespace meshtorch {
 namespace {
@@ -57,6 +58,7 @@ void draw_into(const char* op, const at::Tensor& self, const Distribution& distr
   } else {
     fill_random(meta.local, self.sizes(), *meta.layout, take_random_call(), distribution);
   }
+  note_write(meta.local);
   if (meta.write_back) write_through(self);
 }
 

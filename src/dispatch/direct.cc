@@ -20,6 +20,7 @@
 #include "dispatch/handler.h"
 #include "dispatch/write_back.h"
 #include "operator/call_key.h"
+#include "operator/kept_layout.h"
 #include "operator/known_number.h"
 #include "tensor/from_local.h"
 
@@ -40,7 +41,7 @@ class KnownCall {
       is_for_handler_ |= known_number(tensor) == KnownNumber::no;
       return;
     }
-    is_for_handler_ |= mesh_ != nullptr && mesh_ != meta->layout->mesh;
+    is_for_handler_ |= keeps_layouts() || (mesh_ != nullptr && mesh_ != meta->layout->mesh);
     if (meta->assumed) assumed_ = assume_both(assumed_, meta->assumed);
     mesh_ = meta->layout->mesh;
   }

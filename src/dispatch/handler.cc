@@ -18,11 +18,13 @@
 #include "meshtorch/device_mesh.h"
 #include "operator/call_key.h"
 #include "operator/decomposition.h"
+#include "operator/kept_layout.h"
 #include "operator/known_number.h"
 #include "operator/stack_call.h"
 #include "prove/call_check.h"
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
+#include "tensor/reduced.h"
 
 namespace meshtorch {
 Handler::Handler(const OperatorInfo& info, torch::jit::Stack& stack, LookedUp* looked_up)
@@ -154,6 +156,9 @@ CallKey Handler::key() const {
   for (const std::size_t i : info_.numbers)
     key.push_back(static_cast<std::int64_t>(known_number(stack_[base_ + i])));
   for (const std::size_t i : info_.key_arguments) append_argument(key, stack_[base_ + i]);
+  if (keeps_layouts()) {
+    for (const Operand& operand : operands_) key.push_back(is_kept(operand) ? 1 : 0);
+  }
   return key;
 }
 
@@ -177,7 +182,7 @@ Handler::LocalTensors Handler::localize_arguments(const Decision& decision) {
     at::Tensor local = operand.meta != nullptr ? operand.meta->local : operand.tensor;
     if (const Layout* target = decision.moves[i]) {
       local = operand.meta != nullptr
-                  ? local_under(operand.tensor, *target)
+                  ? operand_under(operand.tensor, *target)
                   : redistribute_local(local, local.sizes().vec(), *mesh_->replicated(), *target);
     }
     // What is shared with a result must stay where it is.
@@ -194,6 +199,7 @@ void Handler::restore_written(const Decision& decision, const LocalTensors& loca
     const Operand& operand = operands_[i];
     if (!info_.arguments[operand.argument].is_written || operand.meta == nullptr) continue;
     DTensorMeta& meta = *operand.meta;
+    note_write(locals[i]);
     // What was moved is whole here, and an out= tensor may have got another shape.
     const Layout* moved = decision.moves[i];
     const at::Tensor back = moved != nullptr
@@ -203,6 +209,7 @@ void Handler::restore_written(const Decision& decision, const LocalTensors& loca
       meta.local = back.clone();
     } else if (!back.is_same(meta.local)) {
       meta.local.copy_(back);
+      note_write(meta.local);
     }
     if (meta.write_back) write_through(operand.tensor);
   }

@@ -8,6 +8,7 @@
 
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
+#include "tensor/reduced.h"
 
 namespace meshtorch {
 namespace {
@@ -36,6 +37,7 @@ at::Tensor wrap_view(at::Tensor local, const ResultPlan& plan, const at::Tensor&
   using Kind = WriteBack::Kind;
   const DTensorMeta& meta = distributed(base, "the base of a view");
   const Kind kind = moved ? Kind::moved : local.is_alias_of(meta.local) ? Kind::shared : Kind::reshaped;
+  if (kind == Kind::shared) share_writes(local, meta.local);
   at::Tensor view = wrap(std::move(local), plan.layout, plan.sizes, plan.strides);
   if (kind != Kind::shared || meta.write_back) {
     distributed(view, "a view").write_back =
@@ -52,6 +54,7 @@ void write_through(const at::Tensor& view) {
   } else if (way.kind == WriteBack::Kind::reshaped) {
     base.local.copy_(distributed(view, "a view").local.reshape(base.local.sizes()));
   }
+  note_write(base.local);
   if (base.write_back) write_through(way.base);
 }
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "operator/kept_layout.h"
+
 namespace meshtorch {
 namespace {
 
@@ -57,6 +59,7 @@ Situation situation_of(const RuleCall& call, const OperatorInfo& info, const Ope
       }
     }
     situation.operands.push_back(std::move(placements));
+    situation.kept.push_back(is_kept(operand));
     situation.pinned.push_back(info.arguments[operand.argument].is_written);
     item_size = std::max(item_size, static_cast<std::int64_t>(operand.tensor.element_size()));
   }

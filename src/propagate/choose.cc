@@ -13,12 +13,14 @@ namespace meshtorch {
 namespace {
 
 struct OptionPrice {
+  bool moves_kept = false;
   bool communicates = false;
   double seconds = 0;
   int changed = 0;
 
   friend bool operator<(const OptionPrice& a, const OptionPrice& b) {
-    return std::tie(a.communicates, a.seconds, a.changed) < std::tie(b.communicates, b.seconds, b.changed);
+    return std::tie(a.moves_kept, a.communicates, a.seconds, a.changed) <
+           std::tie(b.moves_kept, b.communicates, b.seconds, b.changed);
   }
 };
 
@@ -69,7 +71,7 @@ class Chooser {
     if (option.factor < 0) return std::nullopt;
     std::int64_t pieces = 0;
     for (const Site& site : bound().factors[option.factor].sites) {
-      if (site.inner != 1 || site.slot != 0) return std::nullopt;
+      if (site.slot != 0) return std::nullopt;
       if (site.tensor < bound().operand_count) {
         const Placement& now = situation_.operands[site.tensor][axis];
         const bool strided = now.kind() == Placement::Kind::strided_shard && now.is_shard(site.dim);
@@ -102,14 +104,62 @@ class Chooser {
       const MoveCost move = operand_cost(t, option.operands[t], axis);
       price.communicates |= move.communicates;
       price.seconds += move.seconds;
-      if (option.operands[t] != situation_.operands[t][axis]) ++price.changed;
+      if (!is_moved(t, option, axis)) continue;
+      ++price.changed;
+      price.moves_kept |= is_kept(t) && situation_.operands[t][axis].is_shard();
     }
-    for (int r = 0; r < bound().result_count(); ++r) {
-      if (!option.results[r].is_partial()) continue;
-      price.seconds +=
-          pending_cost(axis_tensor(bound().operand_count + r), situation_.mesh[axis], axis_cost(axis));
-    }
+    for (int r = 0; r < bound().result_count(); ++r) price.seconds += later_cost(option, r, axis);
     return price;
+  }
+
+  bool is_moved(int t, const Option& option, std::size_t axis) const {
+    return option.operands[t] != situation_.operands[t][axis];
+  }
+  bool is_kept(int t) const { return !situation_.kept.empty() && situation_.kept[t]; }
+
+  // A pending result will be reduced. A split one is taken to be moved back where the largest split operand
+  // was moved although its split could have stayed; where all that was split or pending was moved, it is
+  // taken to be gathered, with an even chance.
+  double later_cost(const Option& option, int r, std::size_t axis) const {
+    const std::int64_t extent = situation_.mesh[axis];
+    const AxisTensor result = axis_tensor(bound().operand_count + r);
+    const Placement& lies = option.results[r];
+    if (lies.is_partial()) return pending_cost(result, extent, axis_cost(axis));
+    // Of a result whose options are listed the shape is not known yet.
+    if (!lies.is_shard() || static_cast<std::size_t>(lies.dim()) >= result.shape.size()) return 0;
+    const int split = largest_split(axis);
+    if (split >= 0 && is_moved(split, option, axis) && is_split_dim_in(split, axis, r))
+      return reorder_cost(lies, result, extent, axis_cost(axis)).seconds;
+    bool was_moved = false;
+    for (int t = 0; t < bound().operand_count; ++t) {
+      const Placement& now = situation_.operands[t][axis];
+      if (now.is_shard() && !is_moved(t, option, axis)) return 0;
+      was_moved |= !now.is_replicate() && is_moved(t, option, axis);
+    }
+    return was_moved ? move_cost(lies, Replicate(), result, extent, axis_cost(axis)).seconds / 2 : 0;
+  }
+
+  // Whether the result has the dim along which an operand is split.
+  bool is_split_dim_in(int t, std::size_t axis, int r) const {
+    const std::int64_t dim = situation_.operands[t][axis].dim();
+    return std::any_of(bound().factors.begin(), bound().factors.end(), [&](const Factor& factor) {
+      const auto has = [&](int tensor, std::int64_t at) {
+        return std::any_of(factor.sites.begin(), factor.sites.end(), [&](const Site& site) {
+          return site.tensor == tensor && (at < 0 || site.dim == at);
+        });
+      };
+      return has(t, dim) && has(bound().operand_count + r, -1);
+    });
+  }
+
+  // The operand with most bytes of those that are split on the axis, -1 if none is.
+  int largest_split(std::size_t axis) const {
+    int largest = -1;
+    for (int t = 0; t < bound().operand_count; ++t) {
+      if (!situation_.operands[t][axis].is_shard()) continue;
+      if (largest < 0 || axis_tensor(t).bytes() > axis_tensor(largest).bytes()) largest = t;
+    }
+    return largest;
   }
 
   MoveCost operand_cost(int t, const Placement& to, std::size_t axis) const {
@@ -171,6 +221,7 @@ void check(const BoundRule& bound, const Situation& s) {
   const auto fits = [](std::size_t size, std::size_t expected) { return size == 0 || size == expected; };
   const bool lengths = s.operands.size() == operands && fits(s.axis_costs.size(), axes) &&
                        fits(s.item_sizes.size(), bound.tensors.size()) && fits(s.pinned.size(), operands) &&
+                       fits(s.kept.size(), operands) &&
                        fits(s.wanted_results.size(), bound.tensors.size() - operands);
   const bool placements =
       std::all_of(s.operands.begin(), s.operands.end(),
@@ -201,6 +252,7 @@ Situation situation_of(const BoundElement& element, int operand_count, const Sit
     }
     s.operands.push_back(settled.operands[t]);
     if (!all.pinned.empty()) s.pinned.push_back(all.pinned[t]);
+    if (!all.kept.empty()) s.kept.push_back(all.kept[t]);
   }
   return s;
 }

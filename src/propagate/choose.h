@@ -19,6 +19,7 @@ struct Situation {
   std::vector<AxisCost> axis_costs;      // for each axis, or empty
   std::vector<std::int64_t> item_sizes;  // for each operand, then each result, in bytes, or empty
   std::vector<bool> pinned;  // for each operand, or empty: it keeps its placements (in-place self)
+  std::vector<bool> kept;    // for each operand, or empty: where it is split it stays so, if that can be
   std::vector<std::optional<Placements>> wanted_results;  // for each result, or empty: what it must
                                                           // have (in-place self, out=)
   ReduceOp contracted = ReduceOp::sum;
@@ -35,15 +36,15 @@ struct Choice {
 struct PricedOption {
   Option option;
   bool communicates = false;
-  double seconds = 0;  // estimated, pending results charged
+  double seconds = 0;  // estimated, what results cost later included
   bool is_chosen = false;
 };
 
-// On each axis, from left to right: an option under which no operand has to communicate wins over
-// one under which some has; among equals the cheapest, pending results charged; among those again
-// the one that changes the fewest operands. The answer is the same on every rank.
-// Empty only if what is pinned or wanted leaves no option. `considered` gets the options of each axis, for
-// each element of a paired rule in turn.
+// On each axis, from left to right: an option that leaves what is to be kept wins over one that does not;
+// then one under which no operand has to communicate over one under which some has; among equals the
+// cheapest, with what the results' placements will cost later; among those again the one that changes the
+// fewest operands. The answer is the same on every rank. Empty only if what is pinned or wanted leaves no
+// option. `considered` gets the options of each axis, for each element of a paired rule in turn.
 std::optional<Choice> choose(const BoundRule& bound, const Situation& situation,
                              std::vector<std::vector<PricedOption>>* considered = nullptr);
 

@@ -107,12 +107,12 @@ std::int64_t part_size(const Factor& factor, const Option& option, const BoundRu
   return size;
 }
 
-bool chunks_agree(const Factor& factor, std::int64_t inner, std::int64_t extent) {
+// Whether the parts of a compound are those of its outermost factor, each with all that lies inside.
+bool parts_agree(const Factor& factor, const Placement& p, std::int64_t inner, std::int64_t extent) {
   for (std::int64_t i = 0; i < extent; ++i) {
-    const Range outer = chunk(factor.size, extent, i);
-    if (chunk(factor.size * inner, extent, i) != Range{outer.begin * inner, outer.size * inner}) {
-      return false;
-    }
+    std::vector<Range> outer = split({{0, factor.size}}, p, extent, i);
+    for (Range& r : outer) r = {r.begin * inner, r.size * inner};
+    if (split({{0, factor.size * inner}}, p, extent, i) != outer) return false;
   }
   return true;
 }
@@ -207,8 +207,10 @@ bool feasible(const Option& option, const BoundRule& bound, std::int64_t extent)
   if (option.factor < 0 || extent == 1) return true;
   const Factor& factor = bound.factors[option.factor];
   for (const Site& site : factor.sites) {
-    if (site.inner != 1 && !chunks_agree(factor, site.inner, extent)) return false;
-    if (site.slot > 0 && placement_of(option, bound, site.tensor) != split_at(site)) return false;
+    const Placement& p = placement_of(option, bound, site.tensor);
+    if (site.slot > 0 && p != split_at(site)) return false;
+    const Placement own = site.slot > 0 ? Shard(site.dim) : p;
+    if (site.inner != 1 && !parts_agree(factor, own, site.inner, extent)) return false;
   }
   const std::int64_t largest = part_size(factor, option, bound, extent, 0);
   const std::int64_t smallest = part_size(factor, option, bound, extent, extent - 1);

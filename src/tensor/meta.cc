@@ -15,6 +15,7 @@ c10::intrusive_ptr<c10::BackendMeta> DTensorMeta::clone(const c10::intrusive_ptr
   copy->mesh = mesh;
   copy->write_back = write_back;
   copy->assumed = assumed;
+  copy->reduced = reduced;
   return copy;
 }
 

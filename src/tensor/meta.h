@@ -21,12 +21,16 @@ struct WriteBack;
 struct AssumedShape;
 using AssumedShapePtr = std::shared_ptr<AssumedShape>;
 
+// The value of a pending tensor after its reduction (tensor/reduced.h).
+struct Reduced;
+
 struct DTensorMeta final : c10::BackendMeta {
   at::Tensor local;
   const Layout* layout = nullptr;
   std::shared_ptr<MeshImpl> mesh;  // keeps the layout alive
   std::shared_ptr<const WriteBack> write_back;
-  AssumedShapePtr assumed;  // null if the shape is known
+  AssumedShapePtr assumed;                 // null if the shape is known
+  std::shared_ptr<const Reduced> reduced;  // null if no operator has read the whole of a pending tensor
 
   // set_data() and its kin copy the meta: each tensor has its own.
   c10::intrusive_ptr<c10::BackendMeta> clone(const c10::intrusive_ptr<c10::BackendMeta>& self) const override;

@@ -127,13 +127,15 @@ TEST(Propagate, ABroadcastTermIsKeptOrSlicedAsTheRuleSays) {
   EXPECT_EQ(add({{{8, 8}}, {{8}}}, {2}, {{S(1)}, {R}}), "[S(1)] [S(0)] -> [S(1)]");
 }
 
-TEST(Propagate, APendingOperandOfANonlinearOperatorIsReduceScattered) {
-  EXPECT_EQ(relu({8, 8}, {P}), "[S(0)] -> [S(0)]");
+// A reduce-scatter sends half as much, but its result may have to be gathered: a second collective.
+TEST(Propagate, APendingOperandOfANonlinearOperatorIsReducedAndScatteredIfItIsLarge) {
+  EXPECT_EQ(relu({8, 8}, {P}), "[R] -> [R]");
+  EXPECT_EQ(relu({1024, 1024}, {P}), "[S(0)] -> [S(0)]");
 }
 
 TEST(Propagate, ADimThatSplitsEvenlyIsPreferred) {
-  EXPECT_EQ(relu({1, 8}, {P}), "[S(1)] -> [S(1)]");
-  EXPECT_EQ(relu({3, 8}, {P}), "[S(1)] -> [S(1)]");
+  EXPECT_EQ(relu({1, 1 << 20}, {P}), "[S(1)] -> [S(1)]");
+  EXPECT_EQ(relu({3, 1 << 20}, {P}), "[S(1)] -> [S(1)]");
 }
 
 TEST(Propagate, ASplitDimOfSizeOneOrZeroStaysSplit) {
@@ -143,7 +145,9 @@ TEST(Propagate, ASplitDimOfSizeOneOrZeroStaysSplit) {
 
 TEST(Propagate, AWholeDimIsGatheredOrTradedForAnother) {
   EXPECT_EQ(chosen("s! -> s!", {{{8}}}, {2}, {{S(0)}}), "[R] -> [R]");
-  EXPECT_EQ(chosen("a s! -> a s!", {{{64, 64}}}, {2}, {{S(1)}}), "[S(0)] -> [S(0)]");
+  // Traded means to be traded back, unless what is gathered would be much more.
+  EXPECT_EQ(chosen("a s! -> a s!", {{{64, 64}}}, {4}, {{S(1)}}), "[R] -> [R]");
+  EXPECT_EQ(chosen("a s! -> a s!", {{{1024, 1024}}}, {4}, {{S(1)}}), "[S(0)] -> [S(0)]");
 }
 
 TEST(Propagate, ACompoundThatCannotBeSplitHereIsGathered) {
@@ -173,10 +177,11 @@ TEST(Propagate, TheChoiceNamesItsOptionAndCost) {
 }
 
 TEST(Propagate, ItemSizesAndAxisCostsDecide) {
-  // x is gathered and w traded, or w alone is gathered: bytes against the start of a collective.
+  // x is traded and the result pending, or w is gathered: what is smaller moves.
   Situation s = on({2}, {{S(0)}, {S(0)}});
   s.axis_costs = {{.latency_s = 0, .seconds_per_byte = 1}};
-  EXPECT_EQ(text_of(choose(bind(kMm, kMmShapes), s)), "[R] [S(1)] -> [S(1)]");
+  s.item_sizes = {1, 8, 4};
+  EXPECT_EQ(text_of(choose(bind(kMm, kMmShapes), s)), "[S(1)] [S(0)] -> [P(sum)]");
   s.item_sizes = {8, 1, 4};
   EXPECT_EQ(text_of(choose(bind(kMm, kMmShapes), s)), "[S(0)] [R] -> [S(0)]");
 }
@@ -198,6 +203,28 @@ TEST(Propagate, AWantedResultRulesOutAPendingOne) {
   Situation s = on({2}, {{S(1)}, {S(0)}});
   s.wanted_results = {Placements{R}};
   EXPECT_EQ(text_of(choose(bind(kMm, kMmShapes), s)), "[R] [R] -> [R]");
+}
+
+// ZeRO by placements: addmm of a split batch, a split weight and a split bias.
+const Rule kAddmm = "+n, *m k, *k n -> m n";
+
+TEST(Propagate, TheLargestSplitOperandStaysUnlessTheGainIsLarge) {
+  const auto addmm = [](std::int64_t batch, std::int64_t width) {
+    return chosen(kAddmm, {{{width}}, {{batch, width}}, {{width, width}}}, {4}, {{S(0)}, {S(0)}, {S(1)}});
+  };
+  EXPECT_EQ(addmm(512, 48), "[R] [S(0)] [R] -> [S(0)]");
+  EXPECT_EQ(addmm(8, 1024), "[S(0)] [R] [S(1)] -> [S(1)]");
+}
+
+TEST(Propagate, WhatIsKeptStaysWhateverItCosts) {
+  Situation s = on({4}, {{S(0)}, {S(0)}, {S(1)}});
+  s.kept = {false, true, false};
+  const auto bound = bind(kAddmm, {{{1024}}, {{8, 1024}}, {{1024, 1024}}});
+  EXPECT_EQ(text_of(choose(bound, s)), "[R] [S(0)] [R] -> [S(0)]");
+  // Where no option leaves it, it moves.
+  Situation whole = on({2}, {{S(0)}});
+  whole.kept = {true};
+  EXPECT_EQ(text_of(choose(bind("s! -> s!", {{{8}}}), whole)), "[R] -> [R]");
 }
 
 TEST(Propagate, WhatIsPinnedMayLeaveNoOption) {
@@ -270,8 +297,15 @@ TEST(Propagate, AStridedShardIsMovedWhereHoldersDiffer) {
             std::string::npos);
 }
 
-TEST(Propagate, AStridedShardOfACompoundIsMoved) {
-  EXPECT_EQ(chosen("*b s -> (b s)", {{{8, 5}}}, {2}, {{StridedShard(0, 2)}}), "[S(0)] -> [S(0)]");
+TEST(Propagate, AStridedShardOfACompoundIsKeptWhereItsPartsAreWholeRows) {
+  EXPECT_EQ(chosen("*b s -> (b s)", {{{8, 5}}}, {2}, {{StridedShard(0, 2)}}), "[SS(0, 2)] -> [SS(0, 2)]");
+  const auto unflattened = [](std::int64_t pieces) {
+    const BoundRule bound =
+        bind("*(b s) -> b s", {{{24}}}, {.lengths = {}, .positions = {}, .sizes = {{"s", 2}}});
+    return text_of(choose(bound, on({3}, {{StridedShard(0, pieces)}})));
+  };
+  EXPECT_EQ(unflattened(4), "[SS(0, 4)] -> [SS(0, 4)]");
+  EXPECT_EQ(unflattened(8), "[R] -> [R]");  // parts of one, rows of two
 }
 
 // ---- Lists ----

@@ -4,11 +4,19 @@
 namespace meshtorch {
 namespace {
 
+// What is not set yet is pending where the other is: it will be written from something that lies like that.
+const Rule kUnset = "*... -> ...";
+
 // A new tensor of the shape of the old one is split as that is; of any other shape, not at all.
 RuleUse new_tensor(const OpCall& call) {
   const bool is_like = call.integers("size") == call.shape("self");
   RuleUse use{is_like ? Rule("... -> ...") : Rule("_.. -> _..")};
-  use.shape_only = {"self"};
+  if (is_like && call.name() == "new_empty") {
+    use.rule = kUnset;
+    use.kept = keeps_any();
+  } else {
+    use.shape_only = {"self"};
+  }
   if (is_like) use.changes = {{LocalChange::Kind::result_sizes, "size"}};
   return use;
 }
@@ -16,7 +24,8 @@ RuleUse new_tensor(const OpCall& call) {
 }  // namespace
 
 void add_factory_rules(RuleTable& ops) {
-  for (const char* op : {"empty_like", "zeros_like", "ones_like", "full_like"}) {
+  ops.add("empty_like", kUnset).keeps(keeps_any());
+  for (const char* op : {"zeros_like", "ones_like", "full_like"}) {
     ops.add(op, "... -> ...").shape_only("self");
   }
   ops.choose({"new_empty", "new_zeros", "new_ones", "new_full"}, new_tensor);

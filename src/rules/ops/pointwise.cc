@@ -253,8 +253,15 @@ void add_binary(RuleTable& ops) {
            "special_shifted_chebyshev_polynomial_v", "special_shifted_chebyshev_polynomial_w",
            "special_xlog1py", "special_zeta"},
           "..., ... -> ...");
-  ops.add("maximum", "..., ... -> ...").keeps({{ReduceOp::max, ReduceOp::max}});
-  ops.add("minimum", "..., ... -> ...").keeps({{ReduceOp::min, ReduceOp::min}});
+  // One operand that is whole is compared with every term.
+  ops.add("maximum", "..., ... -> ...")
+      .keeps({{ReduceOp::max, ReduceOp::max},
+              {ReduceOp::max, ReduceOp::max, 0},
+              {ReduceOp::max, ReduceOp::max, 1}});
+  ops.add("minimum", "..., ... -> ...")
+      .keeps({{ReduceOp::min, ReduceOp::min},
+              {ReduceOp::min, ReduceOp::min, 0},
+              {ReduceOp::min, ReduceOp::min, 1}});
   ops.add({"_dirichlet_grad", "masked_fill.Tensor"}, "..., ..., ... -> ...");
   ops.add("clamp.Tensor", "..., ...?, ...? -> ...");
 }

@@ -95,7 +95,20 @@ class ViewRule {
     for (; at < shape.size() && shape[at] == 1; ++at) text += " 1";
   }
 
+  // A dim of size 1 that stays one may be split: the first rank has it.
+  void name_ones() {
+    while (from_at_ < from_.size() && to_at_ < to_.size() && from_[from_at_] == 1 && to_[to_at_] == 1) {
+      const std::string one = name(sizes_.size());
+      sizes_[one] = 1;
+      from_text_ += " " + one;
+      to_text_ += " " + one;
+      ++from_at_;
+      ++to_at_;
+    }
+  }
+
   bool next_group() {
+    name_ones();
     skip_ones(from_, from_at_, from_text_);
     skip_ones(to_, to_at_, to_text_);
     from_ends_.clear();
@@ -377,7 +390,8 @@ RuleUse slice_backward(const OpCall& call) {
 }
 
 RuleUse select_backward(const OpCall& call) {
-  if (!has_sizes(call.shape("grad_output"), call.integers("input_sizes"), {call.integer("dim")})) return {kWhole};
+  if (!has_sizes(call.shape("grad_output"), call.integers("input_sizes"), {call.integer("dim")}))
+    return {kWhole};
   return into_zeros("*a.. b.. -> a.. _ b..", call.integer("dim"), rank_of(call.integers("input_sizes")));
 }
 
@@ -432,7 +446,8 @@ RuleUse diagonal_scatter(const OpCall& call) {
 RuleUse diagonal_backward(const OpCall& call) {
   Shape gradient = call.shape("grad_output");
   if (!gradient.empty()) gradient.pop_back();
-  if (!has_sizes(gradient, call.integers("input_sizes"), {call.integer("dim1"), call.integer("dim2")})) return {kWhole};
+  if (!has_sizes(gradient, call.integers("input_sizes"), {call.integer("dim1"), call.integer("dim2")}))
+    return {kWhole};
   RuleUse use =
       diagonal_of(rank_of(call.integers("input_sizes")), call.integer("dim1"), call.integer("dim2"), false);
   use.changes = {{LocalChange::Kind::result_sizes, "input_sizes"}};
@@ -453,7 +468,7 @@ void add_shapes(RuleTable& ops) {
   add_moves(ops, {"transpose.int", "transpose_copy.int"}, transpose);
   add_moves(ops, {"t", "t_copy"}, t);
   add_moves(ops, {"squeeze_copy"}, squeeze);
-  add_moves(ops, {"squeeze.dim", "squeeze_copy.dim"}, squeeze_dim);
+  add_moves(ops, {"squeeze_copy.dim"}, squeeze_dim);
   add_moves(ops, {"squeeze.dims", "squeeze_copy.dims"}, squeeze_dims);
   add_moves(ops, {"unsqueeze", "unsqueeze_copy"}, unsqueeze);
   ops.add({"view_as_real", "view_as_real_copy"}, "*a.. -> a.. _");
