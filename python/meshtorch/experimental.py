@@ -1,4 +1,4 @@
-"""local_map, implicit_replication and register_sharding, under the names of torch.distributed.tensor.experimental."""
+"""local_map, implicit_replication, register_sharding and context_parallel, under the names of torch.distributed.tensor.experimental."""
 
 from functools import partial, wraps
 
@@ -7,8 +7,16 @@ from torch.utils import _pytree as pytree
 
 from . import _C
 from ._C import implicit_replication
+from .context_parallel import context_parallel, context_parallel_unshard, set_rotate_method
 
-__all__ = ["implicit_replication", "local_map", "register_sharding"]
+__all__ = [
+    "context_parallel",
+    "context_parallel_unshard",
+    "implicit_replication",
+    "local_map",
+    "register_sharding",
+    "set_rotate_method",
+]
 
 
 def _each(placements):

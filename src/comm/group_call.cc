@@ -6,7 +6,7 @@
 namespace meshtorch {
 namespace {
 
-constexpr std::array<const char*, 12> kKindNames{"all_reduce",
+constexpr std::array<const char*, 13> kKindNames{"all_reduce",
                                                  "all_gather",
                                                  "all_gather_into_tensor",
                                                  "reduce_scatter",
@@ -17,7 +17,8 @@ constexpr std::array<const char*, 12> kKindNames{"all_reduce",
                                                  "reduce",
                                                  "gather",
                                                  "scatter",
-                                                 "barrier"};
+                                                 "barrier",
+                                                 "send_recv"};
 
 }  // namespace
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
+#include <optional>
 
 #include "comm/comm_record.h"
 #include "debug/running_modules.h"
@@ -104,10 +106,24 @@ std::int64_t group_size(c10::ArrayRef<const c10::IValue> inputs) {
   return 1;
 }
 
+// Of the rows that an all_to_all splits, the part that goes to others; nothing if it splits equally.
+std::optional<std::int64_t> bytes_to_others(std::int64_t bytes, c10::ArrayRef<const c10::IValue> inputs) {
+  constexpr std::size_t kGroup = 2, kSendSplits = 4;
+  if (inputs.size() <= kSendSplits || !inputs[kSendSplits].isIntList()) return std::nullopt;
+  const std::vector<std::int64_t> splits = inputs[kSendSplits].toIntVector();
+  const std::int64_t rows = std::accumulate(splits.begin(), splits.end(), std::int64_t{0});
+  if (splits.empty()) return std::nullopt;
+  const auto self = static_cast<std::size_t>(inputs[kGroup].toCustomClass<c10d::ProcessGroup>()->getRank());
+  return rows == 0 ? 0 : bytes / rows * (rows - splits.at(self));
+}
+
 std::int64_t traffic_of(const Operator& op, c10::ArrayRef<const c10::IValue> inputs) {
   if (op.traffic == Traffic::none || op.payload >= inputs.size()) return 0;
   const std::int64_t bytes = bytes_in(inputs[op.payload]);
   const std::int64_t n = group_size(inputs);
+  if (op.kind == Collective::all_to_all_single) {
+    if (const auto sent = bytes_to_others(bytes, inputs)) return *sent;
+  }
   switch (op.traffic) {
     case Traffic::part:
       return bytes * (n - 1) / n;

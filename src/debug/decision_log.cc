@@ -78,7 +78,7 @@ void describe_steps(const Plan& plan, const MeshImpl& mesh, DecisionLog::Entry& 
       std::string axes;
       for (const int axis : step.axes)
         axes += (axes.empty() ? "" : ", ") + axis_name(mesh, static_cast<std::size_t>(axis));
-      text += " over " + axes;
+      text += axes.empty() ? " between meshes" : " over " + axes;
     }
     entry.steps.push_back(std::move(text));
   }

@@ -6,8 +6,10 @@
 
 #include <cmath>
 
+#include "autograd/differentiable.h"
 #include "decompose/by_rule.h"
 #include "decompose/families.h"
+#include "decompose/sequence_order.h"
 #include "tensor/meta.h"
 #include "tensor/random.h"
 
@@ -67,12 +69,42 @@ struct FeatureDropout<Op, drop, at::Tensor&(at::Tensor&, double, bool)> {
   }
 };
 
+// Causal attention on a sequence in another order, which its backward has to know too, wherever it runs.
+at::Tensor attention_in_order(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                              std::optional<double> scale, SequenceOrder order) {
+  struct Results {
+    at::Tensor out, logsumexp;
+  };
+  const auto results = std::make_shared<Results>();
+  const auto forward = [&](const std::vector<at::Tensor>& in) {
+    std::tie(results->out, results->logsumexp) = at::_scaled_dot_product_flash_attention_for_cpu(
+        in[0], in[1], in[2], 0, /*is_causal=*/true, std::nullopt, scale);
+    return std::vector<at::Tensor>{results->out};
+  };
+  const auto backward = [=, q = query.detach(), k = key.detach(),
+                         v = value.detach()](const std::vector<at::Tensor>& gradients) {
+    const OrderScope scope(order);
+    const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        gradients[0], q, k, v, results->out.detach(), results->logsumexp, 0, /*is_causal=*/true, std::nullopt,
+        scale);
+    return std::vector<at::Tensor>{dq, dk, dv};
+  };
+  const std::vector<at::Tensor> inputs{query, key, value};
+  at::Tensor out = differentiable("OrderedAttentionBackward", inputs, forward, backward)[0];
+  results->out = out.detach();  // else it would keep its own graph
+  return out;
+}
+
 // On the meta device, the fused attention of the device that the mesh is of.
-at::Tensor attention_on_shapes(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                               const std::optional<at::Tensor>& mask, double dropout_p, bool is_causal,
-                               std::optional<double> scale, bool enable_gqa) {
+at::Tensor dot_product_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                 const std::optional<at::Tensor>& mask, double dropout_p, bool is_causal,
+                                 std::optional<double> scale, bool enable_gqa) {
   const DTensorMeta* meta = meta_of(query);
   const bool has_mask = mask && mask->defined();
+  const SequenceOrder order = OrderScope::current();
+  const bool is_in_order = !order.is_natural() && is_causal && !has_mask && dropout_p == 0 &&
+                           query.dim() == 4 && meta_of(key) != nullptr && meta_of(value) != nullptr;
+  if (meta != nullptr && is_in_order) return attention_in_order(query, key, value, scale, order);
   const bool is_on_shapes =
       meta != nullptr && query.is_meta() && meta->mesh->device_type() == c10::DeviceType::CPU;
   if (!is_on_shapes || query.dim() != 4 || has_mask || dropout_p != 0) {
@@ -90,7 +122,7 @@ void add_composite_decompositions(DecompositionTable& ops) {
   ops.add<op::feature_dropout_>(FeatureDropout<op::feature_dropout_, dropped>::call);
   ops.add<op::feature_alpha_dropout>(FeatureDropout<op::feature_alpha_dropout, alpha_dropped>::call);
   ops.add<op::feature_alpha_dropout_>(FeatureDropout<op::feature_alpha_dropout_, alpha_dropped>::call);
-  ops.add<op::scaled_dot_product_attention>(attention_on_shapes);
+  ops.add<op::scaled_dot_product_attention>(dot_product_attention);
 }
 
 }  // namespace meshtorch

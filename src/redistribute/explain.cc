@@ -20,6 +20,7 @@ std::string kind_text(const Step& step) {
 }
 
 std::string axes_text(const std::vector<int>& axes) {
+  if (axes.empty()) return "mesh to mesh";
   std::string text;
   for (int axis : axes) text.append(text.empty() ? "" : ", ").append(std::to_string(axis));
   return text;

@@ -35,7 +35,7 @@ struct Step {
     to_partial,      // local, R -> P(op) on every axis: see keeps_value
   };
   Kind kind = Kind::slice;
-  std::vector<int> axes;  // ascending
+  std::vector<int> axes;  // ascending; none between meshes
   Placements before, after;
   ReduceOp op = ReduceOp::sum;  // of reductions and of to_partial
   double seconds = 0;

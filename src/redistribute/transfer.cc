@@ -79,6 +79,26 @@ std::vector<Piece> boxes(const std::vector<std::vector<Run>>& runs) {
 
 }  // namespace
 
+std::vector<Piece> common_boxes(const std::vector<std::vector<Range>>& source,
+                                const std::vector<std::vector<Range>>& target) {
+  std::vector<std::vector<Run>> runs;
+  for (std::size_t dim = 0; dim < source.size(); ++dim) {
+    runs.push_back(common_runs(source[dim], target[dim]));
+    if (runs.back().empty()) return {};
+  }
+  return boxes(runs);
+}
+
+std::int64_t element_count(const std::vector<Piece>& pieces) {
+  std::int64_t sum = 0;
+  for (const Piece& piece : pieces) {
+    std::int64_t product = 1;
+    for (const Range& range : piece.source) product *= range.size;
+    sum += product;
+  }
+  return sum;
+}
+
 std::vector<Shape> group_members(const Shape& mesh, const std::vector<int>& axes, const Shape& coordinate) {
   std::vector<Shape> members{coordinate};
   for (int a : axes) {
@@ -98,14 +118,8 @@ std::vector<Shape> group_members(const Shape& mesh, const std::vector<int>& axes
 std::vector<Piece> pieces(const Shape& shape, const Shape& mesh, const Step& step, const Shape& sender,
                           const Shape& receiver) {
   if (!is_source(step, sender, receiver)) return {};
-  std::vector<std::vector<Run>> runs;
-  for (std::size_t i = 0; i < shape.size(); ++i) {
-    const auto dim = static_cast<std::int64_t>(i);
-    runs.push_back(common_runs(held_ranges(shape[i], dim, step.before, mesh, sender),
-                               held_ranges(shape[i], dim, step.after, mesh, receiver)));
-    if (runs.back().empty()) return {};
-  }
-  return boxes(runs);
+  return common_boxes(held_in_each_dim(shape, step.before, mesh, sender),
+                      held_in_each_dim(shape, step.after, mesh, receiver));
 }
 
 }  // namespace meshtorch

@@ -15,6 +15,14 @@ struct Piece {
   friend bool operator==(const Piece&, const Piece&) = default;
 };
 
+// The boxes that both hold, given the indices of each dim that each of them holds: source boxes in one's
+// local tensor, target boxes in the other's.
+std::vector<Piece> common_boxes(const std::vector<std::vector<Range>>& source,
+                                const std::vector<std::vector<Range>>& target);
+
+// The number of elements in these boxes.
+std::int64_t element_count(const std::vector<Piece>& pieces);
+
 // The members of the group of `coordinate`: the ranks that differ from it only on `axes`, row-major
 // over the axes in the order given. The position of a member is its rank in the group.
 std::vector<Shape> group_members(const Shape& mesh, const std::vector<int>& axes, const Shape& coordinate);

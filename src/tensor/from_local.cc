@@ -9,6 +9,7 @@
 #include "comm/rank_context.h"
 #include "meshtorch/collectives.h"
 #include "redistribute/transfer.h"
+#include "tensor/cross_mesh.h"
 #include "tensor/execute.h"
 #include "tensor/meta.h"
 
@@ -20,7 +21,15 @@ using Exchange = std::function<at::Tensor(const at::Tensor& row, const Group& gr
 // Counted as a collective of the user's.
 at::Tensor gather_rows(const at::Tensor& row, const Group& group) { return all_gather_tensor(row, 0, group); }
 
-// Not counted: the user did not ask for it. The backend is called without the dispatcher.
+std::vector<int> all_axes(const MeshImpl& mesh) {
+  std::vector<int> axes(mesh.shape().size());
+  std::iota(axes.begin(), axes.end(), 0);
+  return axes;
+}
+
+}  // namespace
+
+// The backend is called without the dispatcher.
 at::Tensor gather_rows_quietly(const at::Tensor& row, const Group& group) {
   at::Tensor input = row;
   at::Tensor output = at::empty({group.size(), row.size(1)}, row.options());
@@ -30,14 +39,6 @@ at::Tensor gather_rows_quietly(const at::Tensor& row, const Group& group) {
       ->wait();
   return output;
 }
-
-std::vector<int> all_axes(const MeshImpl& mesh) {
-  std::vector<int> axes(mesh.shape().size());
-  std::iota(axes.begin(), axes.end(), 0);
-  return axes;
-}
-
-}  // namespace
 
 Shape shape_of_equal_shards(c10::IntArrayRef local, const Layout& layout) {
   Shape shape = local.vec();
@@ -161,6 +162,7 @@ at::Tensor local_under(const at::Tensor& tensor, const Layout& to) {
   const Shape shape = tensor.sizes().vec();
   // Not asked of the plan, which depends on the shape, and the shape may differ between ranks.
   if (meta.layout != &to) compare_assumed(meta.assumed);
+  if (meta.mesh.get() != to.mesh && meta.assumed) compare_shapes(shape, *meta.layout, to);
   return redistribute_local(meta.local, shape, *meta.layout, to);
 }
 

@@ -4,6 +4,7 @@
 #include "core/shard.h"
 #include "mesh/layout.h"
 #include "meshtorch/dtensor.h"
+#include "meshtorch/group.h"
 #include "tensor/meta.h"
 
 namespace meshtorch {
@@ -15,6 +16,9 @@ Shape shape_of_equal_shards(c10::IntArrayRef local, const Layout& layout);
 // mesh if they do not fit the layout, or the `claimed` shape.
 Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout,
                               const std::optional<Shape>& claimed);
+
+// The rows that all ranks of the group give, in its order. Not counted: the user did not ask for it.
+at::Tensor gather_rows_quietly(const at::Tensor& row, const Group& group);
 
 // What is assumed of a tensor of this shape that from_local made of `local`.
 AssumedShapePtr assume(const at::Tensor& local, const Layout& layout, const Shape& shape);
