@@ -26,6 +26,7 @@ struct InspectOptions {
   std::string model;
   std::int64_t world_size = 1;
   std::int64_t tp = 1;
+  std::int64_t dp_shard = 0;
   std::int64_t rank = 0;
   std::int64_t batch = 1;
   std::int64_t sequence = 0;
@@ -38,6 +39,10 @@ void check(const InspectOptions& options) {
   TORCH_CHECK_VALUE(options.world_size % options.tp == 0, "meshtorch-llama: ", options.world_size,
                     " ranks cannot be cut into rows of ", options.tp,
                     "\n  where: --world-size and --tp\n  do: give a --tp that divides --world-size");
+  const std::int64_t dp = options.world_size / options.tp;
+  TORCH_CHECK_VALUE(options.dp_shard == 0 || dp % options.dp_shard == 0, "meshtorch-llama: ", dp,
+                    " ranks of data parallelism cannot be cut into groups of ", options.dp_shard,
+                    "\n  where: --dp-shard\n  do: give a number that divides --world-size / --tp");
   TORCH_CHECK_VALUE(options.rank < options.world_size, "meshtorch-llama: there is no rank ", options.rank,
                     " among ", options.world_size, "\n  where: --rank\n  do: give a rank from 0 to ",
                     options.world_size - 1);
@@ -68,13 +73,16 @@ std::string in_words(std::int64_t bytes) {
 std::string shape_text(const std::vector<std::int64_t>& shape) { return "(" + c10::Join(", ", shape) + ")"; }
 
 void print_parameters(const std::vector<ParameterLine>& lines) {
-  std::cout << std::left << std::setw(58) << "parameter" << std::setw(18) << "shape" << std::setw(12)
+  std::size_t longest = 10;
+  for (const ParameterLine& line : lines) longest = std::max(longest, mt::to_string(line.placements).size());
+  const int width = static_cast<int>(longest) + 2;
+  std::cout << std::left << std::setw(58) << "parameter" << std::setw(18) << "shape" << std::setw(width)
             << "placements" << std::setw(18) << "on this rank"
             << "bytes on this rank\n";
   std::int64_t elements = 0, bytes = 0;
   for (const ParameterLine& line : lines) {
     const std::string name = line.name + (line.count > 1 ? " x " + std::to_string(line.count) : "");
-    std::cout << std::setw(58) << name << std::setw(18) << shape_text(line.shape) << std::setw(12)
+    std::cout << std::setw(58) << name << std::setw(18) << shape_text(line.shape) << std::setw(width)
               << mt::to_string(line.placements) << std::setw(18) << shape_text(line.local_shape)
               << line.local_bytes << "\n";
     elements += line.elements;
@@ -166,13 +174,17 @@ void run_inspect(const InspectOptions& options) {
                           .world_size = static_cast<int>(options.world_size)});
   {
     const mt::implicit_replication plain_is_replicated;
-    const mt::DeviceMesh mesh = make_mesh(dp, options.tp);
+    const mt::DeviceMesh mesh = options.dp_shard > 0
+                                    ? make_sharding_mesh(dp / options.dp_shard, options.dp_shard, options.tp)
+                                    : make_mesh(dp, options.tp);
     Llama model(config, dtype_of(options.dtype.empty() ? config.dtype : options.dtype));
     parallelize(model, mesh, {.sequence_parallel = !options.no_sequence_parallel});
     std::cout << config.num_layers << " layers of width " << config.hidden_size << ", " << config.num_heads
               << " heads (" << config.num_kv_heads << " of keys and values), vocabulary " << config.vocab_size
-              << "\nrank " << options.rank << " of " << options.world_size << ": dp " << dp << " x tp "
-              << options.tp << "\n\n";
+              << "\nrank " << options.rank << " of " << options.world_size << ": dp " << dp;
+    if (options.dp_shard > 0)
+      std::cout << " (replicate " << dp / options.dp_shard << " x shard " << options.dp_shard << ")";
+    std::cout << " x tp " << options.tp << "\n\n";
     print_parameters(parameters_of(*model));
     std::cout << "\nOne training step of " << dp * options.batch << " x " << sequence << " tokens, "
               << options.batch << " x " << sequence << " on each row of tp ranks\n";
@@ -197,6 +209,11 @@ void add_inspect(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 20));
   command->add_option("--tp", options->tp, "ranks that share each layer; the rest is data parallel")
       ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option(
+          "--dp-shard", options->dp_shard,
+          "data-parallel ranks over which parameters are split, gathered layer by layer (default: none)")
       ->check(CLI::PositiveNumber);
   command->add_option("--rank", options->rank, "whose shards and bytes to print")
       ->capture_default_str()

@@ -2,6 +2,7 @@
 #include "parallelize.h"
 
 #include <meshtorch/distribute_module.h>
+#include <meshtorch/fully_shard.h>
 
 namespace llama {
 namespace {
@@ -18,7 +19,20 @@ void replicate_over_dp(torch::nn::Module& model, const mt::DeviceMesh& mesh) {
   }
 }
 
+// Each layer is gathered before it runs; embedding, last norm and output layer are one more group.
+void shard_over_dp(Llama model, const mt::DeviceMesh& mesh) {
+  const mt::DeviceMesh data = mesh[{"dp_replicate", "dp_shard"}];
+  const mt::FullyShardOptions options{.src_data_rank = std::nullopt};
+  for (DecoderLayer& layer : model->model->layers) mt::fully_shard(*layer, data, options);
+  mt::fully_shard(*model, data, options);
+}
+
 }  // namespace
+
+mt::DeviceMesh make_sharding_mesh(std::int64_t dp_replicate, std::int64_t dp_shard, std::int64_t tp,
+                                  c10::DeviceType device) {
+  return mt::init_device_mesh(device, {dp_replicate, dp_shard, tp}, {"dp_replicate", "dp_shard", "tp"});
+}
 
 mt::DeviceMesh make_mesh(std::int64_t dp, std::int64_t tp, c10::DeviceType device) {
   return mt::init_device_mesh(device, {dp, tp}, {"dp", "tp"});
@@ -56,11 +70,17 @@ mt::ParallelizePlan plan_of(const Config& config, const ParallelOptions& options
 void parallelize(Llama model, const mt::DeviceMesh& mesh, const ParallelOptions& options) {
   check_heads(model->config, mesh.size("tp"));
   mt::parallelize_module(*model, mesh, plan_of(model->config, options), {.src_data_rank = std::nullopt});
-  replicate_over_dp(*model, mesh);
+  if (mesh.ndim() == 3) {
+    shard_over_dp(model, mesh);
+  } else {
+    replicate_over_dp(*model, mesh);
+  }
 }
 
 mt::DTensor distribute_batch(const torch::Tensor& batch, const mt::DeviceMesh& mesh) {
-  return mt::distribute_tensor(batch, mesh, {mt::Shard(0), mt::Replicate()}, {.src_data_rank = std::nullopt});
+  mt::Placements placements(static_cast<std::size_t>(mesh.ndim()), mt::Shard(0));
+  placements.back() = mt::Replicate();
+  return mt::distribute_tensor(batch, mesh, placements, {.src_data_rank = std::nullopt});
 }
 
 }  // namespace llama

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "parallelize.h"
+
 namespace llama {
 namespace {
 
@@ -19,17 +21,20 @@ bool is_launched() { return std::getenv("RANK") != nullptr && std::getenv("WORLD
 
 // The rows and columns of `world` ranks, of which either may be left open.
 mt::DeviceMesh mesh_of(RankOptions options, std::int64_t world) {
+  if (options.dp_shard > 0) options.dp = options.dp_replicate * options.dp_shard;
   if (options.tp == 0) options.tp = world / std::max<std::int64_t>(options.dp, 1);
   if (options.dp == 0) options.dp = world / std::max<std::int64_t>(options.tp, 1);
   TORCH_CHECK_VALUE(options.dp * options.tp == world, "meshtorch-llama: a mesh of dp ", options.dp, " x tp ",
                     options.tp, " does not have the ", world,
                     " ranks that were started\n  where: --dp and --tp\n  do: start ", options.dp * options.tp,
                     " ranks, or give --threads");
-  return mt::init_device_mesh(c10::DeviceType::CPU, {options.dp, options.tp}, {"dp", "tp"});
+  if (options.dp_shard > 0) return make_sharding_mesh(options.dp_replicate, options.dp_shard, options.tp);
+  return make_mesh(options.dp, options.tp);
 }
 
 void on_threads(const RankOptions& options, const std::function<void(const mt::DeviceMesh&)>& body) {
-  const std::int64_t world = std::max<std::int64_t>(options.dp, 1) * std::max<std::int64_t>(options.tp, 1);
+  const std::int64_t dp = options.dp_shard > 0 ? options.dp_replicate * options.dp_shard : options.dp;
+  const std::int64_t world = std::max<std::int64_t>(dp, 1) * std::max<std::int64_t>(options.tp, 1);
   try {
     mt::spawn(static_cast<int>(world), [&](int) {
       const mt::implicit_replication plain_is_replicated;
@@ -58,6 +63,16 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
   command.add_flag("--threads", options.threads,
                    "run the ranks as threads of this process; the default unless a launcher started it");
+}
+
+void add_sharding_options(CLI::App& command, RankOptions& options) {
+  auto* shard = command.add_option("--dp-shard", options.dp_shard,
+                                   "ranks that share the batch and over which parameters, gradients and the "
+                                   "optimiser's states are split, gathered layer by layer");
+  shard->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))->excludes("--dp");
+  command.add_option("--dp-replicate", options.dp_replicate, "copies of what --dp-shard splits")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
+      ->needs(shard);
 }
 
 void on_ranks(const RankOptions& options, const std::function<void(const mt::DeviceMesh& mesh)>& body) {

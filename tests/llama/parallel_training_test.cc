@@ -72,6 +72,37 @@ INSTANTIATE_TEST_SUITE_P(Meshes, LlamaTraining,
                                            Case{"Tp4UnevenGroups", 1, 4, 10, 5, 22, 5, false, true}),
                          [](const auto& instance) { return instance.param.name; });
 
+TEST(LlamaSharded, TrainsAsOneDeviceOverDataTensorAndSequence) {
+  for (const auto& [dp_replicate, dp_shard, tp] :
+       {std::array<int, 3>{1, 2, 1}, std::array<int, 3>{1, 2, 2}, std::array<int, 3>{2, 2, 1}}) {
+    on_ranks(dp_replicate * dp_shard * tp, [&, replicas = dp_replicate, shards = dp_shard, t = tp](int) {
+      const mt::implicit_replication plain_is_replicated;
+      const mt::DeviceMesh mesh = llama::make_sharding_mesh(replicas, shards, t);
+      const llama::Config config = tiny_config(4, 2, 24);
+      llama::Llama parallel = filled_model(config);
+      llama::parallelize(parallel, mesh);
+      expect_same_training(filled_model(config), parallel, mesh, /*batch=*/4, /*length=*/6);
+    });
+  }
+}
+
+TEST(LlamaSharded, EachLayerIsGatheredTwiceAndReducedOnce) {
+  on_ranks(2, [](int) {
+    const mt::implicit_replication plain_is_replicated;
+    const mt::DeviceMesh mesh = llama::make_sharding_mesh(1, 2, 1);
+    const llama::Config config = tiny_config(4, 4);
+    llama::Llama model = filled_model(config);
+    llama::parallelize(model, mesh, {.sequence_parallel = false});
+    const mt::DTensor ids_BS = llama::distribute_batch(tokens(2, 6, config), mesh);
+    const mt::CommDebugMode comm;
+    model(ids_BS).square().sum().backward();
+    EXPECT_EQ(comm.get_comm_counts()[mt::Collective::all_gather_into_tensor], 2 * config.num_layers + 1)
+        << comm.module_table();
+    EXPECT_EQ(comm.get_comm_counts()[mt::Collective::reduce_scatter_tensor_coalesced], config.num_layers + 1)
+        << comm.module_table();
+  });
+}
+
 TEST(LlamaParallel, HeadSplitAttentionNeedsNoGathering) {
   on_mesh(1, 4, [](const mt::DeviceMesh& mesh) {
     const llama::Config config = tiny_config(8, 4);

@@ -1,0 +1,140 @@
+"""A step of data-parallel training beside PyTorch's DDP and FSDP2, on processes of one host.
+
+    PYTHONPATH=build/release/python .venv/bin/python benchmarks/data_parallel.py --dims 64 512
+
+Processes of one thread each; pre-norm transformer blocks; AdamW with foreach; the global batch is the same in every row. Each
+row runs in processes of its own: PyTorch's on gloo, meshtorch's on shm. Times are medians of steps, of the slowest rank;
+those of the CPU count all threads of a rank, and say more on a machine that others use.
+"""
+
+import argparse
+import os
+import resource
+import socket
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.up, self.down = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+
+    def forward(self, x):
+        b, s, d = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(b, s, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, s, d))
+        return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+
+
+def make_model(dim, depth):
+    torch.manual_seed(0)
+    return nn.Sequential(*(Block(dim, 8) for _ in range(depth)), nn.LayerNorm(dim))
+
+
+def one_process(model):
+    return model
+
+
+def ddp(model):
+    return nn.parallel.DistributedDataParallel(model)
+
+
+def fsdp2(model):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for block in list(model)[:-1]:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def meshtorch_replicate(model):
+    from meshtorch.fsdp import replicate
+
+    return replicate(model)
+
+
+def meshtorch_fully_shard(model):
+    from meshtorch.fsdp import fully_shard
+
+    for block in list(model)[:-1]:
+        fully_shard(block)
+    return fully_shard(model)
+
+
+ROWS = {
+    "one process": (one_process, 1, "gloo"),
+    "DDP": (ddp, 2, "gloo"),
+    "meshtorch replicate": (meshtorch_replicate, 2, "shm"),
+    "FSDP2": (fsdp2, 2, "gloo"),
+    "meshtorch fully_shard": (meshtorch_fully_shard, 2, "shm"),
+}
+
+
+def measure(rank, row, dim, args, port, results):
+    make, size, backend = ROWS[row]
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size))
+    torch.set_num_threads(1)
+    if row.startswith("meshtorch"):
+        import meshtorch  # noqa: F401, which names the backend
+    dist.init_process_group(backend, rank=rank, world_size=size)
+    model = make(make_model(dim, args.depth))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
+    generator = torch.Generator().manual_seed(1)
+    batch = torch.randn(8, 64, dim, generator=generator).chunk(size)[rank]
+    times, cpu_times, losses = [], [], []
+    for _ in range(args.steps + 2):
+        begin, cpu_begin = time.perf_counter(), time.process_time()
+        optimizer.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        times.append(time.perf_counter() - begin)
+        cpu_times.append(time.process_time() - cpu_begin)
+        losses.append(loss.item())
+    median, cpu_median = (sorted(each[2:])[args.steps // 2] for each in (times, cpu_times))
+    results.put((median, cpu_median, sum(losses), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dims", type=int, nargs="+", default=[64, 512])
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--depth", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=9)
+    args = parser.parse_args()
+    for dim in args.dims:
+        print(f"dim {dim}: {args.depth} blocks, batch 8 x 64")
+        for row in args.rows:
+            size = ROWS[row][1]
+            results = mp.get_context("spawn").SimpleQueue()
+            mp.spawn(measure, (row, dim, args, free_port(), results), nprocs=size)
+            found = [results.get() for _ in range(size)]
+            wall, cpu, losses, peaks = zip(*found)
+            print(
+                f"  {row:24} {1e3 * max(wall):8.1f} ms   CPU {1e3 * max(cpu):8.1f} ms   "
+                f"losses {sum(losses) / size:.6f}   peak {max(peaks) / 1024:.0f} MiB",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+// Groups of parameters from Python: the library gathers and reduces, Python has the hooks.
+#include <ATen/core/Tensor.h>
+
+#include "bindings/bindings.h"
+#include "data_parallel/parameter_group.h"
+#include "data_parallel/shard_options.h"
+#include "meshtorch/process_group.h"
+
+namespace meshtorch::python {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+using OptionalType = std::optional<at::ScalarType>;
+using Named = std::vector<std::pair<std::string, at::Tensor>>;
+
+std::vector<at::Tensor*> pointers_to(Tensors& tensors) {
+  std::vector<at::Tensor*> pointers;
+  for (at::Tensor& tensor : tensors) pointers.push_back(&tensor);
+  return pointers;
+}
+
+MixedPrecisionPolicy policy(const OptionalType& param, const OptionalType& reduce, const OptionalType& output,
+                            bool cast_inputs) {
+  return {param, reduce, output, cast_inputs};
+}
+
+std::shared_ptr<ParameterGroup> make_sharded(const std::string& name, const Named& parameters,
+                                             const std::vector<std::optional<Placement>>& placements,
+                                             const DeviceMesh& mesh, const std::optional<bool>& reshard,
+                                             const MixedPrecisionPolicy& precision) {
+  std::vector<NamedParameter> members;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto& [key, tensor] = parameters[i];
+    members.push_back({key, tensor, shard_dim(key, tensor, placements[i])});
+  }
+  return ParameterGroup::make(members, {.name = "fully_shard of " + name,
+                                        .data = shard_mesh(mesh),
+                                        .reshard_after_forward = reshard,
+                                        .precision = precision});
+}
+
+std::shared_ptr<ParameterGroup> make_replicated(const std::string& name, const Named& parameters,
+                                                const Tensors& buffers, const DeviceMesh& mesh,
+                                                std::int64_t bucket_bytes, bool find_unused,
+                                                const MixedPrecisionPolicy& precision) {
+  std::vector<NamedParameter> members;
+  for (const auto& [key, tensor] : parameters) members.push_back({key, tensor, std::nullopt});
+  return replicated_group(
+      name, members, buffers, mesh,
+      {.bucket_bytes = bucket_bytes, .find_unused_parameters = find_unused, .mp_policy = precision});
+}
+
+}  // namespace
+
+void bind_data_parallel(py::module_& m) {
+  py::class_<MixedPrecisionPolicy>(m, "_Precision")
+      .def(py::init(&policy), py::arg("param"), py::arg("reduce"), py::arg("output"), py::arg("cast_inputs"));
+  py::class_<ParameterGroup, std::shared_ptr<ParameterGroup>>(m, "_ParameterGroup")
+      .def_property_readonly("is_new", &ParameterGroup::is_new)
+      .def_property_readonly("is_unsharded", &ParameterGroup::is_unsharded)
+      .def("become_root_of", &ParameterGroup::become_root_of)
+      .def(
+          "before_forward",
+          [](ParameterGroup& group, Tensors inputs) {
+            group.before_forward(pointers_to(inputs));
+            return inputs;
+          },
+          WithoutGil())
+      .def(
+          "after_forward",
+          [](ParameterGroup& group, Tensors outputs) {
+            group.after_forward(pointers_to(outputs));
+            return outputs;
+          },
+          WithoutGil())
+      .def(
+          "unshard", [](ParameterGroup& group) { group.unshard(Form::local); }, WithoutGil())
+      .def("reshard", &ParameterGroup::reshard, WithoutGil())
+      .def_property("requires_gradient_sync", &ParameterGroup::requires_gradient_sync,
+                    &ParameterGroup::set_requires_gradient_sync)
+      .def("set_reshard_after_forward", &ParameterGroup::set_reshard_after_forward);
+  m.def("_sharded_group", &make_sharded, WithoutGil());
+  m.def("_replicated_group", &make_replicated, WithoutGil());
+  m.def("_world_mesh", [] {
+    ensure_world();
+    return init_device_mesh(c10::DeviceType::CPU, {get_world_size()});
+  });
+  m.def("_group_of", [](const at::Tensor& parameter) { return ParameterGroup::of(parameter); });
+  m.def("_groups_of", [](const Tensors& parameters) { return ParameterGroup::of(parameters); });
+}
+
+}  // namespace meshtorch::python

@@ -1,0 +1,188 @@
+"""meshtorch.fsdp on torch.nn modules: equal to one device, with the collectives that it promises."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from meshtorch import DTensor, Replicate, Shard
+from meshtorch.debug import CommDebugMode
+from meshtorch.fsdp import (
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    no_sync,
+    register_fsdp_forward_method,
+    replicate,
+)
+from meshtorch.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch import nn
+from worlds import filled
+
+collectives = torch.ops.c10d_functional
+
+
+class Block(nn.Module):
+    def __init__(self, width, hidden):
+        super().__init__()
+        self.up = nn.Linear(width, hidden)
+        self.down = nn.Linear(hidden, width)
+
+    def forward(self, x, *, scale=None):
+        y = x + self.down(torch.tanh(self.up(x)))
+        return y if scale is None else y * scale
+
+    def half(self, x):
+        return self.up(x)
+
+
+class Net(nn.Module):
+    def __init__(self, width=6, hidden=5, depth=2):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(width, hidden) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x)
+
+
+def new_net():
+    return filled(Net().double())
+
+
+def sharded(net, mesh, **options):
+    for block in net.blocks:
+        fully_shard(block, mesh=mesh, **options)
+    return fully_shard(net, mesh=mesh, **options)
+
+
+def rows(w, batch, size, rank):
+    each = len(batch) // size
+    return batch[rank * each : (rank + 1) * each]
+
+
+def expect_same_training(w, net, size, rank):
+    plain = new_net()
+    adams = [torch.optim.AdamW(m.parameters(), lr=1e-2, foreach=True) for m in (plain, net)]
+    for step in range(3):
+        batch = torch.sin(torch.arange(4 * size * 6, dtype=torch.float64) + step).view(-1, 6)
+        for adam in adams:
+            adam.zero_grad()
+        plain(batch).square().mean().backward()
+        net(rows(w, batch, size, rank)).square().mean().backward()
+        for (name, p), q in zip(net.named_parameters(), plain.parameters()):
+            assert isinstance(p, DTensor) and isinstance(p.grad, DTensor), name
+            w.same(p.grad.full_tensor(), q.grad, rtol=1e-9, atol=1e-9)
+        for adam in adams:
+            adam.step()
+        for p, q in zip(net.parameters(), plain.parameters()):
+            w.same(p.full_tensor(), q, rtol=1e-9, atol=1e-9)
+
+
+def train_sharded(w):
+    mesh = w.mesh(names=("dp",))
+    net = sharded(new_net(), mesh)
+    assert isinstance(net, FSDPModule) and isinstance(net, Net) and type(net).__name__ == "FSDPNet"
+    assert net.norm.weight.placements == (Shard(0),)
+    expect_same_training(w, net, w.size, w.rank)
+
+
+def test_fully_shard_trains_as_one_device(ranks):
+    ranks(train_sharded, size=2)
+
+
+def train_replicated(w):
+    net = replicate(new_net(), mesh=w.mesh(names=("dp",)), bucket_cap_mb=1e-4)
+    assert net.norm.weight.placements == (Replicate(),)
+    expect_same_training(w, net, w.size, w.rank)
+
+
+def test_replicate_trains_as_one_device(ranks):
+    ranks(train_replicated, size=2)
+
+
+def train_with_tensor_parallel(w):
+    mesh = w.mesh(2, 2, names=("dp", "tp"))
+    net = new_net()
+    parallelize_module(net, mesh["tp"], {"blocks.*.up": ColwiseParallel(), "blocks.*.down": RowwiseParallel()})
+    sharded(net, mesh["dp"])
+    expect_same_training(w, net, 2, mesh["dp"].get_local_rank())
+
+
+def test_with_tensor_parallelism(ranks):
+    ranks(train_with_tensor_parallel)
+
+
+def count_collectives(w):
+    net = sharded(new_net(), w.mesh(names=("dp",)))
+    comm = CommDebugMode()
+    with comm:
+        net(torch.ones(2, 6, dtype=torch.float64)).sum().backward()
+    found = comm.get_comm_counts()
+    assert found[collectives.all_gather_into_tensor] == 3 + 2
+    assert comm.get_total_counts() == 5 + 3
+
+
+def test_one_gather_and_one_reduction_for_each_group(ranks):
+    ranks(count_collectives, size=2)
+
+
+def accumulate(w):
+    plain, x = new_net(), torch.ones(2, 6, dtype=torch.float64)
+    for net in (sharded(new_net(), w.mesh(names=("dp",))), replicate(new_net(), mesh=w.mesh(names=("dp",)))):
+        plain.zero_grad()
+        with no_sync(net):
+            net(x).square().sum().backward()
+        net(x * 2).square().sum().backward()
+        plain(x).square().sum().backward()
+        plain(x * 2).square().sum().backward()
+        for p, q in zip(net.parameters(), plain.parameters()):
+            w.same(p.grad.full_tensor(), q.grad)
+
+
+def test_no_sync_accumulates(ranks):
+    ranks(accumulate, size=2)
+
+
+def compute_in_bfloat16(w):
+    mesh, net = w.mesh(names=("dp",)), filled(Net())
+    types = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
+    for block in net.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=MixedPrecisionPolicy(**types))
+    fully_shard(net, mesh=mesh, mp_policy=MixedPrecisionPolicy(**types, output_dtype=torch.float32))
+    seen = []
+    net.blocks[0].up.register_forward_pre_hook(lambda m, args: seen.append((m.weight.dtype, args[0].dtype)))
+    y = net(torch.ones(2, 6))
+    assert seen == [(torch.bfloat16, torch.bfloat16)] and y.dtype == torch.float32
+    y.sum().backward()
+    assert {p.dtype for p in net.parameters()} == {p.grad.dtype for p in net.parameters()} == {torch.float32}
+
+
+def test_mixed_precision(ranks):
+    ranks(compute_in_bfloat16, size=2)
+
+
+def use_whole_parameters(w):
+    mesh = w.mesh(names=("dp",))
+    block = fully_shard(filled(Block(6, 5)), mesh=mesh)
+    x = torch.ones(2, 6)
+    with pytest.raises(RuntimeError):
+        block.half(x)
+    register_fsdp_forward_method(block, "half")
+    w.same(block.half(x), filled(Block(6, 5)).half(x))
+    w.same(block(x, scale=torch.full((1,), 2.0)), filled(Block(6, 5))(x, scale=2.0))
+    block.unshard()
+    assert not isinstance(block.up.weight, DTensor)
+    block.reshard()
+    assert isinstance(block.up.weight, DTensor)
+    with pytest.raises(AssertionError, match="does not support deepcopy"):
+        deepcopy(block)
+    with pytest.raises(ValueError, match="do not implement forward"):
+        fully_shard(nn.ModuleList([nn.Linear(2, 2)]), mesh=mesh)
+    with pytest.raises(NotImplementedError, match="reshard_after_forward=2"):
+        fully_shard(nn.Linear(2, 2), mesh=mesh, reshard_after_forward=2)
+
+
+def test_methods_and_errors(ranks):
+    ranks(use_whole_parameters, size=2)

@@ -1,0 +1,150 @@
+// The backward pass of a group: gradients arrive one by one, are reduced bucket by bucket, and become those
+// of the shards at its end.
+#include <ATen/ATen.h>
+
+#include "comm/group_call.h"
+#include "data_parallel/gradient_hook.h"
+#include "data_parallel/parameter_group.h"
+#include "meshtorch/gradients.h"
+
+namespace meshtorch {
+
+void ParameterGroup::make_buckets() {
+  std::int64_t bytes = 0;
+  at::ScalarType last = at::ScalarType::Undefined;
+  // Gradients come about in the reverse order of the parameters.
+  for (std::size_t i = parameters_.size(); i-- > 0;) {
+    const at::Tensor& parameter = parameters_[i].tensor();
+    const at::ScalarType type = options_.precision.reduce_dtype.value_or(whole_type(parameter));
+    const auto& limit = buckets_.size() <= 1 ? options_.first_bucket_bytes : options_.bucket_bytes;
+    auto bucket = buckets_.end();
+    if (limit) {
+      if (!buckets_.empty() && last == type && bytes < *limit) bucket = buckets_.end() - 1;
+    } else {
+      bucket = std::ranges::find_if(buckets_, [&](const Bucket& b) {
+        return options_.precision.reduce_dtype.value_or(whole_type(parameters_[b.members[0]].tensor())) ==
+               type;
+      });
+    }
+    if (bucket == buckets_.end()) {
+      bucket = buckets_.insert(buckets_.end(), Bucket{});
+      bytes = 0;
+    }
+    last = type;
+    bytes += c10::multiply_integers(parameters_[i].whole_shape()) *
+             static_cast<std::int64_t>(c10::elementSize(type));
+    bucket->members.push_back(i);
+  }
+}
+
+void ParameterGroup::before_backward(Form form) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !at::GradMode::is_enabled(),
+      "meshtorch: the gradients of data-parallel parameters cannot be differentiated again\n  of: ",
+      options_.name, "\n  do: call backward without create_graph, or do without fully_shard and replicate");
+  if (is_in_backward_ && form_ == form) return;
+  unshard(form);
+  if (!is_in_backward_) begin_backward();
+}
+
+void ParameterGroup::begin_backward() {
+  is_in_backward_ = true;
+  backward_form_ = form_;
+  std::fill(has_gradient_.begin(), has_gradient_.end(), false);
+  for (Bucket& bucket : buckets_) {
+    bucket.is_reduced = false;
+    bucket.missing = 0;
+    for (const std::size_t i : bucket.members)
+      bucket.missing += parameters_[i].tensor().requires_grad() ? 1 : 0;
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor& gradient = parameters_[i].tensor().mutable_grad();
+    earlier_[i] = std::exchange(gradient, at::Tensor());
+  }
+  at_end_of_backward([group = weak_from_this()] {
+    if (const auto alive = group.lock()) alive->after_backward();
+  });
+}
+
+void ParameterGroup::on_gradient(std::size_t index) {
+  // A parameter that is used in its sharded form, outside its module, has a gradient like any other DTensor.
+  if (form_ == Form::sharded && !is_in_backward_) return;
+  at::Tensor& slot = parameters_[index].tensor().mutable_grad();
+  if (!slot.defined()) return;
+  const at::Tensor gradient = std::exchange(slot, at::Tensor());
+  if (!is_in_backward_) begin_backward();
+  at::Tensor& sum = unreduced_[index];
+  const at::NoGradGuard no_grad;
+  sum = sum.defined() ? sum + gradient : gradient;
+  const bool is_first = !has_gradient_[index];
+  has_gradient_[index] = true;
+  if (!syncs_ || !is_first) return;
+  for (Bucket& bucket : buckets_) {
+    if (std::ranges::find(bucket.members, index) != bucket.members.end()) --bucket.missing;
+  }
+  reduce_ready_buckets();
+}
+
+void ParameterGroup::reduce_ready_buckets() {
+  // In one order on all ranks, whatever the order in which gradients come.
+  for (Bucket& bucket : buckets_) {
+    if (bucket.is_reduced) continue;
+    if (bucket.missing > 0) return;
+    reduce(bucket);
+  }
+  // Nothing tells when a frozen parameter is no longer needed.
+  const auto is_frozen = [](const ShardedParameter& p) { return !p.tensor().requires_grad(); };
+  if (std::ranges::none_of(parameters_, is_frozen)) reshard();
+}
+
+void ParameterGroup::reduce(Bucket& bucket) {
+  const CallOrigin origin(options_.name);
+  std::vector<const ShardedParameter*> parameters;
+  std::vector<ShardedParameter::Term> terms;
+  for (const std::size_t i : bucket.members) {
+    if (!unreduced_[i].defined()) continue;
+    parameters.push_back(&parameters_[i]);
+    terms.push_back(parameters_[i].term_of(unreduced_[i], backward_form_));
+    unreduced_[i].reset();
+  }
+  bucket.is_reduced = true;
+  const ReduceOp op = backward_form_ == Form::distributed ? ReduceOp::sum : ReduceOp::avg;
+  const auto results =
+      reduce_terms(parameters, std::move(terms), options_.data, {op, options_.precision.reduce_dtype});
+  reduced_.insert(reduced_.end(), results.begin(), results.end());
+}
+
+void ParameterGroup::after_backward() {
+  if (!is_in_backward_) return;
+  if (syncs_) reduce_the_rest();
+  reshard();
+  settle_gradients();
+  is_in_backward_ = false;
+}
+
+void ParameterGroup::settle_gradients() {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> arrived_for;
+  for (const ReducedGradient& gradient : std::exchange(reduced_, {})) {
+    const at::Tensor& parameter = gradient.parameter->tensor();
+    parameter.mutable_grad() = arrived(gradient);
+    arrived_for.push_back(parameter);
+  }
+  // What still pends on other axes.
+  reduce_gradients(arrived_for);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor& gradient = parameters_[i].tensor().mutable_grad();
+    const at::Tensor earlier = std::exchange(earlier_[i], at::Tensor());
+    if (earlier.defined()) gradient = gradient.defined() ? earlier + gradient : earlier;
+  }
+}
+
+void ParameterGroup::abandon_backward() {
+  std::ranges::fill(unreduced_, at::Tensor());
+  reduced_.clear();
+  reshard();
+  settle_gradients();
+  is_in_backward_ = false;
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,291 @@
+// Data parallelism on meshes of several axes: HSDP, and both kinds with tensor and sequence parallelism.
+#include <meshtorch/checkpoint.h>
+
+#include "data_parallel_training.h"
+#include "scratch_directory.h"
+
+namespace meshtorch::testing {
+namespace {
+
+using mt::Collective;
+using mt::ColwiseParallel;
+using mt::Replicate;
+using mt::RowwiseParallel;
+using mt::Shard;
+
+Tower hybrid_stack(const mt::DeviceMesh& mesh, int64_t hidden) {
+  Tower stack = filled(Tower(6, hidden, 2));
+  for (Mlp& layer : stack->layers) mt::fully_shard(*layer, mesh);
+  mt::fully_shard(*stack, mesh);
+  return stack;
+}
+
+TEST(HybridShard, TrainsAsOneDevice) {
+  on_ranks(4, [](int) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"replicate", "shard"});
+    Tower stack = hybrid_stack(mesh, 5);
+    EXPECT_EQ(mt::placements(stack->layers[0]->up->weight), (mt::Placements{Replicate(), Shard(0)}));
+    expect_trains_alike(filled(Tower(6, 5, 2)), stack, mesh, {4, 6});
+  });
+}
+
+TEST(HybridShard, AddsOneAllReduceForEachGroup) {
+  on_ranks(4, [](int rank) {
+    Tower stack = hybrid_stack(mt::init_device_mesh(torch::kCPU, {2, 2}, {"replicate", "shard"}), 8);
+    const mt::CommDebugMode comm;
+    stack(numbers({2, 6}, torch::kDouble, rank)).sum().backward();
+    EXPECT_EQ(comm.get_comm_counts()[Collective::all_gather_into_tensor], 3 + 2);
+    EXPECT_EQ(comm.get_comm_counts()[Collective::reduce_scatter_tensor_coalesced], 3);
+    EXPECT_EQ(comm.get_comm_counts()[Collective::all_reduce_coalesced], 3);
+    EXPECT_EQ(comm.get_total_counts(), 11);
+  });
+}
+
+const mt::ParallelizePlan kTensorParallel{{"attention.[qkv]", ColwiseParallel()},
+                                          {"attention.out", RowwiseParallel()},
+                                          {"mlp.up", ColwiseParallel()},
+                                          {"mlp.down", RowwiseParallel()}};
+
+// The same for batches that are distributed: nothing becomes plain on the way.
+const mt::ParallelizePlan kAllDistributed{{"norm[12]", mt::NoParallel({.use_local_output = false})},
+                                          {"attention.[qkv]", ColwiseParallel({.use_local_output = false})},
+                                          {"attention.out", RowwiseParallel({.use_local_output = false})},
+                                          {"mlp.up", ColwiseParallel({.use_local_output = false})},
+                                          {"mlp.down", RowwiseParallel({.use_local_output = false})}};
+
+// In either order of the axes: splits of one dim by both are strided in one of them.
+class DataAndTensor : public ::testing::TestWithParam<std::vector<std::string>> {
+ protected:
+  static mt::DeviceMesh mesh() { return mt::init_device_mesh(torch::kCPU, {2, 2}, GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(Axes, DataAndTensor,
+                         ::testing::Values(std::vector<std::string>{"dp", "tp"},
+                                           std::vector<std::string>{"tp", "dp"}),
+                         [](const auto& each) { return each.param[0] + "_" + each.param[1]; });
+
+TEST_P(DataAndTensor, FullyShardedBlockTrainsAsOneDevice) {
+  on_ranks(4, [](int) {
+    Block block = filled(Block(8, 2, 12));
+    mt::parallelize_module(*block, mesh()["tp"], kTensorParallel);
+    mt::fully_shard(*block->mlp, mesh()["dp"]);
+    mt::fully_shard(*block, mesh()["dp"]);
+    const bool dp_first = GetParam()[0] == "dp";
+    EXPECT_EQ(
+        mt::placements(block->mlp->up->weight),
+        (dp_first ? mt::Placements{mt::StridedShard(0, 2), Shard(0)} : mt::Placements{Shard(0), Shard(0)}));
+    expect_trains_alike(filled(Block(8, 2, 12)), block, mesh()["dp"], {4, 3, 8});
+  });
+}
+
+TEST_P(DataAndTensor, ReplicatedBlockTrainsAsOneDevice) {
+  on_ranks(4, [](int) {
+    Block block = filled(Block(8, 2, 10));
+    mt::parallelize_module(*block, mesh()["tp"], kTensorParallel);
+    mt::replicate(*block, mesh()["dp"], {.bucket_bytes = 500, .first_bucket_bytes = 100});
+    expect_trains_alike(filled(Block(8, 2, 10)), block, mesh()["dp"], {4, 3, 8});
+  });
+}
+
+TEST_P(DataAndTensor, SequenceParallelBlockTrainsAsOneDevice) {
+  on_ranks(4, [](int) {
+    Block block = filled(Block(8, 2, 12));
+    const mt::PrepareModuleInput gather({.input_layouts = Shard(1), .desired_input_layouts = Replicate()});
+    const RowwiseParallel back({.output_layouts = Shard(1), .use_local_output = false});
+    mt::parallelize_module(
+        *block, mesh()["tp"],
+        {{"", mt::PrepareModuleInput({.input_layouts = Replicate(), .desired_input_layouts = Shard(1)})},
+         {"norm[12]", mt::SequenceParallel()},
+         {"attention", gather},
+         {"attention.[qkv]", ColwiseParallel()},
+         {"attention.out", back},
+         {"mlp", gather},
+         {"mlp.up", ColwiseParallel()},
+         {"mlp.down", back}});
+    mt::fully_shard(*block, mesh()["dp"]);
+    expect_trains_alike(filled(Block(8, 2, 12)), block, mesh()["dp"], {4, 3, 8});
+  });
+}
+
+TEST_P(DataAndTensor, DistributedBatchesAreOneBatch) {
+  on_ranks(4, [](int) {
+    Block plain = filled(Block(8, 2, 12));
+    Block block = filled(Block(8, 2, 12));
+    mt::parallelize_module(*block, mesh()["tp"], kAllDistributed);
+    mt::fully_shard(*block, mesh()["dp"]);
+    const torch::Tensor batch = numbers({3, 2, 8}, torch::kDouble) / 4;
+    const bool dp_first = GetParam()[0] == "dp";
+    const mt::Placements placements =
+        dp_first ? mt::Placements{Shard(0), Replicate()} : mt::Placements{Replicate(), Shard(0)};
+    plain(batch).square().sum().backward();
+    block(mt::distribute_tensor(batch, mesh(), placements)).square().sum().backward();
+    expect_same_parameters(plain, block, /*gradients=*/true, 1e-9);
+  });
+}
+
+TEST_P(DataAndTensor, NormsOfGradientsAreThoseOfTheWhole) {
+  on_ranks(4, [](int) {
+    Block plain = filled(Block(8, 2, 12));
+    Block block = filled(Block(8, 2, 12));
+    mt::parallelize_module(*block, mesh()["tp"], kTensorParallel);
+    mt::parallelize_module(*block, mesh()["tp"], {{"norm[12]", mt::NoParallel()}});
+    mt::fully_shard(*block, mesh()["dp"]);
+    const torch::Tensor batch = numbers({4, 2, 8}, torch::kDouble) / 4;
+    mean_square(plain(batch)).backward();
+    mean_square(block(rows_of(batch, 2, mesh()["dp"].get_local_rank()))).backward();
+    const double expected = torch::nn::utils::clip_grad_norm_(plain->parameters(), 0.1);
+    EXPECT_NEAR(torch::nn::utils::clip_grad_norm_(block->parameters(), 0.1), expected, 1e-9);
+    expect_same_parameters(plain, block, /*gradients=*/true, 1e-9);
+  });
+}
+
+TEST(HybridAndTensor, ThreeAxesTrainAsOneDevice) {
+  on_ranks(4, [](int) {
+    for (const std::vector<int64_t>& shape : {std::vector<int64_t>{1, 2, 2}, std::vector<int64_t>{2, 1, 2}}) {
+      const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, shape, {"replicate", "shard", "tp"});
+      Block block = filled(Block(8, 2, 12));
+      mt::parallelize_module(*block, mesh["tp"], kTensorParallel);
+      mt::fully_shard(*block, mesh[{"replicate", "shard"}]);
+      expect_trains_alike(filled(Block(8, 2, 12)), block, mesh[{"replicate", "shard"}], {4, 3, 8}, 2);
+    }
+  });
+}
+
+TEST(DataAndTensorErrors, MeshesThatDoNotFitAreRefused) {
+  on_ranks(4, [](int) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
+    Mlp mlp = filled(Mlp(6, 4));
+    mt::parallelize_module(*mlp, mesh["tp"], {{"down", RowwiseParallel()}});
+    const mt::DeviceMesh other = mt::init_device_mesh(torch::kCPU, {4}, {"dp"});
+    EXPECT_NE(error_of([&] { mt::fully_shard(*mlp, other); }).find("take both from one mesh"),
+              std::string::npos);
+    EXPECT_NE(error_of([&] { mt::fully_shard(*mlp, mesh["tp"]); }).find("over the axis of batches already"),
+              std::string::npos);
+    // Nothing was changed.
+    EXPECT_FALSE(mt::is_dtensor(mlp->up->weight));
+  });
+}
+
+TEST(DataAndTensorErrors, SplitsThatTwoAxesCannotMakeAreRefused) {
+  if (ranks_are_processes()) GTEST_SKIP() << "needs six ranks";
+  on_ranks(6, [](int) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {3, 2}, {"dp", "tp"});
+    Mlp mlp = filled(Mlp(6, 7));  // 4 rows and 3: 2, 2 and 0 of the ones, 1, 1 and 1 of the others
+    mt::parallelize_module(*mlp, mesh["tp"], {{"up", ColwiseParallel()}});
+    const std::string error = error_of([&] { mt::fully_shard(*mlp, mesh["dp"]); });
+    EXPECT_NE(error.find("two axes cannot split one dim so unevenly"), std::string::npos) << error;
+    EXPECT_NE(error.find("up.weight, shape [7, 6]"), std::string::npos) << error;
+  });
+}
+
+// Weights in float, computed in bfloat16, gradients added up in float.
+TEST(MixedPrecision, EqualsTheSamePolicyByHand) {
+  on_ranks(2, [](int rank) {
+    const mt::DeviceMesh mesh = batches(2);
+    const auto make = [] {
+      Mlp mlp = filled(Mlp(6, 5));
+      mlp->to(torch::kFloat);
+      return mlp;
+    };
+    const mt::MixedPrecisionPolicy policy{
+        .param_dtype = torch::kBFloat16, .reduce_dtype = torch::kFloat, .output_dtype = torch::kFloat};
+    Mlp sharded = make();
+    mt::fully_shard(*sharded, mesh, {.mp_policy = policy});
+    Mlp copied = make();
+    mt::replicate(*copied, mesh, {.mp_policy = policy});
+    const torch::Tensor batch = numbers({4, 6}, torch::kFloat);
+    std::map<std::string, torch::Tensor> expected;
+    torch::Tensor output;
+    for (int r = 0; r < 2; ++r) {
+      Mlp low = make();
+      low->to(torch::kBFloat16);
+      const torch::Tensor y = low(rows_of(batch, 2, r).to(torch::kBFloat16)).to(torch::kFloat);
+      if (r == rank) output = y.detach();
+      y.square().sum().backward();
+      for (const auto& p : low->named_parameters()) {
+        const torch::Tensor half = p.value().grad().to(torch::kFloat) / 2;
+        torch::Tensor& sum = expected[p.key()];
+        sum = sum.defined() ? sum + half : half;
+      }
+    }
+    for (Mlp& module : {std::ref(sharded), std::ref(copied)}) {
+      for (int call = 0; call < 2; ++call) {  // the second adds to the first
+        const torch::Tensor y = module(rows_of(batch, 2, rank));
+        EXPECT_TRUE(is_equal(y.detach(), output));
+        y.square().sum().backward();
+      }
+      for (const auto& p : module->named_parameters()) {
+        EXPECT_EQ(p.value().scalar_type(), torch::kFloat);
+        EXPECT_TRUE(is_equal(whole_of(p.value().grad()), expected[p.key()] * 2)) << p.key();
+      }
+    }
+  });
+}
+
+// A large model never exists whole: its shards are made and filled one by one.
+TEST(DataParallelCheckpoint, FillsShardsOfParametersThatHadNoMemory) {
+  namespace cp = mt::checkpoint;
+  const std::string directory = kept_directory("data_parallel_meta");
+  on_ranks(2, [&](int rank) {
+    Mlp plain = filled(Mlp(6, 5));
+    cp::save(directory, cp::State().add("model", *plain));
+    Mlp sharded(6, 5);
+    sharded->to(torch::kDouble);
+    for (const torch::Tensor& p : sharded->parameters()) mt::replace_data(p, p.detach().to(torch::kMeta));
+    mt::fully_shard(*sharded, batches(2));
+    EXPECT_TRUE(mt::to_local(sharded->up->weight).is_meta());
+    cp::load(directory, cp::State().add("model", *sharded));
+    EXPECT_EQ(mt::to_local(sharded->up->weight).size(0), rank == 0 ? 3 : 2);
+    const torch::Tensor batch = numbers({4, 6}, torch::kDouble);
+    mean_square(plain(batch)).backward();
+    mean_square(sharded(rows_of(batch, 2, rank))).backward();
+    expect_same_parameters(plain, sharded, /*gradients=*/true, 1e-9);
+  });
+}
+
+TEST(DataParallelCheckpoint, GoesOnUnderAnyOtherParallelism) {
+  namespace cp = mt::checkpoint;
+  const std::string directory = kept_directory("data_parallel");
+  const torch::optim::AdamWOptions adam(1e-2);
+  const auto step = [](Block& block, torch::optim::AdamW& optimizer, const torch::Tensor& rows) {
+    optimizer.zero_grad();
+    const torch::Tensor loss = mean_square(block(rows));
+    loss.backward();
+    optimizer.step();
+    return whole_of(loss);
+  };
+  const auto batch = [](int number) { return numbers({4, 2, 8}, torch::kDouble, number) / 4; };
+  on_ranks(4, [&](int) {
+    Block plain = filled(Block(8, 2, 12));
+    torch::optim::AdamW plain_adam(plain->parameters(), adam);
+    for (int i = 0; i < 2; ++i) step(plain, plain_adam, batch(i));
+    const double expected = step(plain, plain_adam, batch(2)).item<double>();
+    {
+      const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
+      Block block = filled(Block(8, 2, 12));
+      mt::parallelize_module(*block, mesh["tp"], kTensorParallel);
+      mt::fully_shard(*block, mesh["dp"]);
+      torch::optim::AdamW optimizer(block->parameters(), adam);
+      for (int i = 0; i < 2; ++i) step(block, optimizer, rows_of(batch(i), 2, mesh["dp"].get_local_rank()));
+      cp::save(directory, cp::State().add("model", *block).add("optimizer", optimizer, *block));
+    }
+    const auto resumed = [&](const mt::DeviceMesh& data, const std::function<void(Block&)>& distribute) {
+      Block block(8, 2, 12);
+      block->to(torch::kDouble);
+      distribute(block);
+      torch::optim::AdamW optimizer(block->parameters(), adam);
+      cp::load(directory, cp::State().add("model", *block).add("optimizer", optimizer, *block));
+      const mt::DeviceMesh flat = data.ndim() == 1 ? data : data.flatten();
+      const torch::Tensor mine =
+          step(block, optimizer, rows_of(batch(2), flat.size(), flat.get_local_rank()));
+      return mt::all_reduce(mine, "avg", flat).item<double>();
+    };
+    const mt::DeviceMesh four = batches(4);
+    EXPECT_NEAR(resumed(four, [&](Block& b) { mt::fully_shard(*b, four); }), expected, 1e-9);
+    EXPECT_NEAR(resumed(four, [&](Block& b) { mt::replicate(*b, four); }), expected, 1e-9);
+    const mt::DeviceMesh hybrid = mt::init_device_mesh(torch::kCPU, {2, 2}, {"replicate", "shard"});
+    EXPECT_NEAR(resumed(hybrid, [&](Block& b) { mt::fully_shard(*b, hybrid); }), expected, 1e-9);
+  });
+}
+
+}  // namespace
+}  // namespace meshtorch::testing
