@@ -1,4 +1,5 @@
 // meshtorch-llama train: options of the command line.
+#include <meshtorch/checkpoint.h>
 #include <unistd.h>
 
 #include <CLI/App.hpp>
@@ -17,6 +18,7 @@ struct TrainCommandOptions {
   TrainOptions train = {};
   RankOptions ranks = {};
   std::string config;
+  std::string resume;  // "auto", or empty
   std::int64_t warmup = -1;
 };
 
@@ -89,15 +91,19 @@ void add_step_options(CLI::App& command, TrainCommandOptions& options) {
   number("--seed", train_options.seed, "of the weights and of the order of the data");
 }
 
-void add_output_options(CLI::App& command, TrainOptions& options) {
+void add_output_options(CLI::App& command, TrainOptions& options, std::string& resume) {
   auto* checkpoint =
       command.add_option("--checkpoint", options.checkpoint, "directory for the state of the training");
   command.add_option("--checkpoint-every", options.checkpoint_every, "steps; default: at the end only")
       ->check(CLI::PositiveNumber)
       ->needs(checkpoint);
   command
-      .add_flag("--resume", options.resume,
-                "go on from --checkpoint, on this mesh, whatever mesh it was written on")
+      .add_option(
+          "--resume", resume,
+          "go on from --checkpoint, on this mesh, whatever mesh it was written on; with `auto`, if there "
+          "is one: for meshtorch-run --max-restarts")
+      ->expected(0, 1)
+      ->check(CLI::IsMember({"auto"}))
       ->needs(checkpoint);
   command
       .add_option("--stop-after", options.stop_after,
@@ -129,11 +135,18 @@ void add_train(CLI::App& app) {
       ->required();
   add_model_options(*command, *options);
   add_step_options(*command, *options);
-  add_output_options(*command, options->train);
+  add_output_options(*command, options->train, options->resume);
   add_rank_options(*command, options->ranks);
+  add_sharding_options(*command, options->ranks);
   command->footer(
-      "Losses do not depend on the mesh: the same seed gives the same weights and batches on any dp x tp.");
-  command->callback([options] { run_train(*options); });
+      "Losses do not depend on the mesh: the same seed gives the same weights and batches on any dp x tp, "
+      "sharded or not.");
+  command->callback([options, command] {
+    TrainOptions& train = options->train;
+    train.resume = command->count("--resume") > 0 &&
+                   (options->resume != "auto" || meshtorch::checkpoint::exists(train.checkpoint));
+    run_train(*options);
+  });
 }
 
 }  // namespace llama

@@ -26,7 +26,9 @@ void bind_debug(py::module_& m);
 void bind_report(py::module_& m);
 void bind_local_map(py::module_& m);
 void bind_parallel(py::module_& m);
+void bind_sequences(py::module_& m);
 void bind_sharding(py::module_& m);
+void bind_data_parallel(py::module_& m);
 
 // Calls that may communicate run without the interpreter's lock.
 using WithoutGil = py::call_guard<py::gil_scoped_release>;

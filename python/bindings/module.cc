@@ -66,5 +66,7 @@ PYBIND11_MODULE(_C, m) {
   mt::bind_report(m);
   mt::bind_local_map(m);
   mt::bind_parallel(m);
+  mt::bind_sequences(m);
   mt::bind_sharding(m);
+  mt::bind_data_parallel(m);
 }

@@ -164,17 +164,17 @@ py::list plan_from_json(const std::string& text) {
 }  // namespace
 
 void bind_parallel(py::module_& m) {
-  py::class_<StyledModule>(m, "StyledModule")
-      .def_property_readonly("parameters", [](const StyledModule& s) { return AsPython()(s.parameters); })
+  py::class_<SplitStyle>(m, "StyledModule")
+      .def_property_readonly("parameters", [](const SplitStyle& s) { return AsPython()(s.parameters); })
       .def(
           "enter",
-          [](const StyledModule& s, const at::Tensor& t, const DeviceMesh& mesh) {
+          [](const SplitStyle& s, const at::Tensor& t, const DeviceMesh& mesh) {
             return s.edges.enter(t, mesh);
           },
           WithoutGil())
       .def(
           "leave",
-          [](const StyledModule& s, const at::Tensor& t, const DeviceMesh& mesh) {
+          [](const SplitStyle& s, const at::Tensor& t, const DeviceMesh& mesh) {
             return s.edges.leave(t, mesh);
           },
           WithoutGil());

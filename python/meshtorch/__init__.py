@@ -3,7 +3,7 @@
 import torch  # before _C, which needs its libraries
 import torch._dynamo  # torch's shape functions in Python import it at their first call, which is no time for 800 modules
 
-from . import _C, _dtensor, _functions, device_mesh, placement_types
+from . import _C, _dtensor, _functions, _prims, device_mesh, placement_types
 from ._C import (
     DTensorSpec,
     Group,
@@ -13,6 +13,7 @@ from ._C import (
     get_rng_state,
     init_process_group,
     is_dtensor,
+    keep_layout,
     manual_seed,
     set_fallback_policy,
     set_rng_state,
@@ -24,8 +25,9 @@ from ._modules import distribute_module
 from .device_mesh import DeviceMesh, init_device_mesh
 from .experimental import implicit_replication, local_map
 from .placement_types import Partial, Placement, Replicate, Shard
+from .point_to_point import batch_send_recv, move_module, recv, send
 
-from . import debug, experimental, functional_collectives, parallel
+from . import debug, experimental, fsdp, functional_collectives, parallel
 
 _dtensor.install()
 _functions.install()
@@ -43,12 +45,14 @@ __all__ = [
     "Placement",
     "Replicate",
     "Shard",
+    "batch_send_recv",
     "debug",
     "destroy_process_group",
     "distribute_module",
     "distribute_tensor",
     "empty",
     "experimental",
+    "fsdp",
     "full",
     "functional_collectives",
     "get_rng_state",
@@ -56,12 +60,16 @@ __all__ = [
     "init_device_mesh",
     "init_process_group",
     "is_dtensor",
+    "keep_layout",
     "local_map",
     "manual_seed",
+    "move_module",
     "ones",
     "parallel",
     "rand",
     "randn",
+    "recv",
+    "send",
     "set_fallback_policy",
     "set_rng_state",
     "spawn",

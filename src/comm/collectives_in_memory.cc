@@ -1,29 +1,17 @@
-// Collectives of groups whose ranks share memory. They do not pass LibTorch's dispatcher, whose observers
-// (CommDebugMode, traces, profilers) are told of them all the same.
+// Collectives of groups whose ranks share memory.
 #include "comm/collectives_in_memory.h"
 
 #include <ATen/ATen.h>
-#include <ATen/record_function.h>
 
+#include "comm/gather_chunks.h"
+#include "comm/observed.h"
 #include "comm/parts.h"
+#include "comm/result_memory.h"
 #include "comm/wire.h"
 #include "core/shard.h"
 
 namespace meshtorch {
 namespace {
-
-// Runs `body` as the c10d operator of that name on `inputs()`, made only if somebody looks.
-template <class Inputs, class Body>
-void observed(const char* name, const Inputs& inputs, const Body& body) {
-  const at::NoGradGuard no_grad;
-  at::RecordFunction record(at::RecordScope::FUNCTION);
-  std::vector<c10::IValue> values;
-  if (record.isActive()) {
-    values = inputs();
-    record.before(name, &values);
-  }
-  body();
-}
 
 std::int64_t total(const Splits& numbers) {
   std::int64_t all = 0;
@@ -62,7 +50,7 @@ at::Tensor all_reduce_in_memory(MemoryBackend& memory, const at::Tensor& self, R
                                 const Group& group) {
   const InMemoryReduction reduction(op, self, group);
   const at::Tensor input = reduction.input(self);
-  const at::Tensor out = at::empty(input.sizes(), input.options());
+  const at::Tensor out = empty_result(input.sizes(), input.options());
   observed(
       "c10d::allreduce_", [&] { return std::vector<c10::IValue>{Tensors{input}, group.process_group()}; },
       [&] { memory.all_reduce_into(AllReduceCall(input, op), input, out, reduction.op()); });
@@ -76,7 +64,7 @@ Tensors all_reduce_coalesced_in_memory(MemoryBackend& memory, const Tensors& sel
   Tensors outputs;
   for (const at::Tensor& t : self) {
     inputs.push_back(reduction.input(t));
-    outputs.push_back(at::empty(inputs.back().sizes(), inputs.back().options()));
+    outputs.push_back(empty_result(inputs.back().sizes(), inputs.back().options()));
   }
   observed(
       "c10d::allreduce_coalesced_", [&] { return std::vector<c10::IValue>{inputs, group.process_group()}; },
@@ -89,7 +77,7 @@ at::Tensor all_gather_in_memory(MemoryBackend& memory, const at::Tensor& input, 
                                 const Splits& sizes, const Group& group) {
   const at::NoGradGuard no_grad;
   const at::Tensor part = as_cargo(input);
-  const at::Tensor out = at::empty(sizes_with(part, dim, total(sizes)), part.options());
+  const at::Tensor out = empty_result(sizes_with(part, dim, total(sizes)), part.options());
   observed(
       "c10d::_allgather_base_", [&] { return std::vector<c10::IValue>{out, part, group.process_group()}; },
       [&] { memory.all_gather_into(part, out, dim, sizes); });
@@ -103,7 +91,7 @@ Tensors all_gather_coalesced_in_memory(MemoryBackend& memory, const Tensors& sel
   for (const at::Tensor& t : self) {
     inputs.push_back(as_cargo(readable_rows(t)));
     const at::Tensor& part = inputs.back();
-    outputs.push_back(at::empty(sizes_with(part, 0, part.size(0) * group.size()), part.options()));
+    outputs.push_back(empty_result(sizes_with(part, 0, part.size(0) * group.size()), part.options()));
   }
   const Splits sizes(static_cast<std::size_t>(group.size()), inputs[0].size(0));
   observed(
@@ -114,13 +102,24 @@ Tensors all_gather_coalesced_in_memory(MemoryBackend& memory, const Tensors& sel
   return outputs;
 }
 
+void gather_chunks_in_memory(MemoryBackend& memory, const Tensors& chunks, const Tensors& wholes,
+                             const Splits& dims, const Group& group) {
+  const at::NoGradGuard no_grad;
+  Tensors inputs;
+  for (const at::Tensor& t : chunks) inputs.push_back(readable(t));
+  observed(
+      "c10d::_allgather_base_",
+      [&] { return std::vector<c10::IValue>{wholes, inputs, group.process_group()}; },
+      [&] { memory.gather_chunks_into(GatherChunksCall(wholes, dims), inputs, wholes, dims); });
+}
+
 at::Tensor reduce_scatter_in_memory(MemoryBackend& memory, const at::Tensor& self, ReduceOp op,
                                     std::int64_t dim, const Group& group) {
   const InMemoryReduction reduction(op, self, group);
   dim = wrapped_dim(dim, self);
   const at::Tensor input = with_rows(reduction.input(self));
   const Range mine = chunk(input.size(dim), group.size(), group.rank());
-  const at::Tensor out = at::empty(sizes_with(input, dim, mine.size), input.options());
+  const at::Tensor out = empty_result(sizes_with(input, dim, mine.size), input.options());
   observed(
       "c10d::_reduce_scatter_base_",
       [&] { return std::vector<c10::IValue>{out, input, group.process_group()}; },
@@ -141,7 +140,7 @@ Tensors reduce_scatter_coalesced_in_memory(MemoryBackend& memory, const Tensors&
     inputs.push_back(with_rows(reduction.input(self[i])));
     const at::Tensor& input = inputs.back();
     const Range mine = chunk(input.size(wrapped[i]), group.size(), group.rank());
-    outputs.push_back(at::empty(sizes_with(input, wrapped[i], mine.size), input.options()));
+    outputs.push_back(empty_result(sizes_with(input, wrapped[i], mine.size), input.options()));
   }
   observed(
       "c10d::reduce_scatter_tensor_coalesced_",
@@ -158,7 +157,7 @@ at::Tensor exchange_in_memory(MemoryBackend& memory, const at::Tensor& input, co
                               const Splits& to_send, const Group& group, c10::IntArrayRef sizes) {
   const at::NoGradGuard no_grad;
   const at::Tensor sent = as_cargo(input);
-  const at::Tensor received = at::empty(sizes_with(sent, 0, total(to_receive)), sent.options());
+  const at::Tensor received = empty_result(sizes_with(sent, 0, total(to_receive)), sent.options());
   observed(
       "c10d::alltoall_base_",
       [&] { return std::vector<c10::IValue>{received, sent, group.process_group(), to_receive, to_send}; },
@@ -171,7 +170,7 @@ at::Tensor broadcast_in_memory(MemoryBackend& memory, const at::Tensor& self, in
   const at::NoGradGuard no_grad;
   const bool is_source = group.rank() == source;
   const at::Tensor buffer = as_cargo(
-      is_source ? writable_copy(self) : at::empty(self.sizes(), self.options().requires_grad(false)));
+      is_source ? writable_copy(self) : empty_result(self.sizes(), self.options().requires_grad(false)));
   observed(
       "c10d::broadcast_", [&] { return std::vector<c10::IValue>{Tensors{buffer}, group.process_group()}; },
       [&] { memory.broadcast_into(buffer, source); });

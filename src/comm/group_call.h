@@ -23,6 +23,7 @@ enum class CallKind : std::uint32_t {
   gather,
   scatter,
   barrier,
+  send_recv,
 };
 const char* to_string(CallKind kind);
 
@@ -33,6 +34,14 @@ struct CallSplits {
   const char* unit;
 };
 
+// What is kept of a call after it: the element type and the sizes of its first tensor, and its reduction; -1
+// and none where it has none. The sizes belong to the call's arguments.
+struct CallFacts {
+  int type = -1;
+  int op = -1;
+  std::span<const std::int64_t> sizes = {};
+};
+
 class GroupCall {
  public:
   explicit GroupCall(CallKind kind);
@@ -40,6 +49,7 @@ class GroupCall {
 
   CallKind kind() const { return kind_; }
   const CallHash& hash() const { return hash_; }
+  const CallFacts& facts() const { return facts_; }
   // Null if all ranks know them from what they agree on.
   const CallSplits* splits() const { return splits_; }
   // "all_reduce(Float[4], sum)", and what it is for if that is known.
@@ -49,6 +59,7 @@ class GroupCall {
   virtual std::string arguments() const { return {}; }
 
   CallHash hash_;
+  CallFacts facts_;
   const CallSplits* splits_ = nullptr;
 
  private:

@@ -40,6 +40,9 @@ class MemoryBackend : public c10d::Backend {
   // Rank r has sizes[r] of the outputs' dim `dim`.
   void all_gather_into(at::TensorList inputs, at::TensorList outputs, std::int64_t dim,
                        at::IntArrayRef sizes);
+  // Each rank has a chunk of each whole along its dim.
+  void gather_chunks_into(const GroupCall& call, at::TensorList chunks, at::TensorList wholes,
+                          at::IntArrayRef dims);
   // Each rank gets its part of each tensor's dim, as torch::chunk splits.
   void reduce_scatter_into(const GroupCall& call, at::TensorList inputs, at::TensorList outputs,
                            at::IntArrayRef dims, ReduceOp op);
@@ -48,6 +51,12 @@ class MemoryBackend : public c10d::Backend {
                        at::IntArrayRef sends);
   void broadcast_into(const at::Tensor& tensor, int root);
   void meet();
+
+  // The same of bytes anywhere in memory: what MemoryExchange does, with this group's time limit.
+
+  void gather_parts(const GroupCall& call, RunList mine, std::span<const RunList> into);
+  void exchange_parts(const GroupCall& call, std::span<const RunList> parts, std::span<const RunList> into);
+  void reduce_parts(const GroupCall& call, std::span<const RunList> parts, RunList out, Reducing reducing);
 
   // c10d's interface, in place where it is.
 

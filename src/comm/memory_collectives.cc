@@ -18,6 +18,18 @@ RunLists lists_of(const RunVector& runs, int lists, std::size_t count) {
   return result;
 }
 
+// The chunk of every tensor along its dim, for one rank after the other.
+RunVector chunks_of(at::TensorList tensors, at::IntArrayRef dims, int ranks) {
+  RunVector parts;
+  for (int r = 0; r < ranks; ++r) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const Range range = chunk(tensors[i].size(dims[i]), ranks, r);
+      parts.push_back(part_along(tensors[i], dims[i], range.begin, range.size));
+    }
+  }
+  return parts;
+}
+
 }  // namespace
 
 void MemoryBackend::all_reduce_into(const GroupCall& call, at::TensorList inputs, at::TensorList outputs,
@@ -42,32 +54,50 @@ void MemoryBackend::all_gather_into(at::TensorList inputs, at::TensorList output
                     lists_of(parts, size_, outputs.size()), timeout_);
 }
 
+void MemoryBackend::gather_chunks_into(const GroupCall& call, at::TensorList chunks, at::TensorList wholes,
+                                       at::IntArrayRef dims) {
+  const RunVector parts = chunks_of(wholes, dims, size_);
+  exchange_->gather(call, wholes_of(chunks), lists_of(parts, size_, wholes.size()), timeout_);
+}
+
 void MemoryBackend::reduce_scatter_into(const GroupCall& call, at::TensorList inputs, at::TensorList outputs,
                                         at::IntArrayRef dims, ReduceOp op) {
-  RunVector parts;
-  for (int r = 0; r < size_; ++r) {
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      const Range range = chunk(inputs[i].size(dims[i]), size_, r);
-      parts.push_back(part_along(inputs[i], dims[i], range.begin, range.size));
-    }
-  }
+  const RunVector parts = chunks_of(inputs, dims, size_);
   exchange_->reduce_scatter(call, lists_of(parts, size_, inputs.size()), wholes_of(outputs),
                             {inputs[0].scalar_type(), op}, timeout_);
 }
 
 void MemoryBackend::all_to_all_into(const at::Tensor& input, const at::Tensor& output,
                                     at::IntArrayRef receives, at::IntArrayRef sends) {
-  std::size_t row_bytes = input.element_size();
-  for (const std::int64_t size : input.sizes().slice(1)) row_bytes *= static_cast<std::size_t>(size);
-  RunVector parts;
-  std::int64_t begin = 0;
-  for (const std::int64_t size : receives) {
-    parts.push_back(part_along(output, 0, begin, size));
-    begin += size;
-  }
-  const Runs mine = whole_of(input);
-  exchange_->exchange(AllToAllCall(input, receives, sends), {&mine, 1}, lists_of(parts, size_, 1), row_bytes,
-                      timeout_);
+  const auto parts_of = [](const at::Tensor& t, at::IntArrayRef sizes) {
+    RunVector parts;
+    std::int64_t begin = 0;
+    for (const std::int64_t size : sizes) {
+      parts.push_back(part_along(t, 0, begin, size));
+      begin += size;
+    }
+    return parts;
+  };
+  const RunVector given = parts_of(input, sends);
+  const RunVector taken = parts_of(output, receives);
+  const AllToAllCall rows(input, receives, sends);
+  const GroupCall* declared = DeclaredCall::current();
+  exchange_->exchange(declared != nullptr ? *declared : rows, lists_of(given, size_, 1),
+                      lists_of(taken, size_, 1), timeout_);
+}
+
+void MemoryBackend::gather_parts(const GroupCall& call, RunList mine, std::span<const RunList> into) {
+  exchange_->gather(call, mine, into, timeout_);
+}
+
+void MemoryBackend::exchange_parts(const GroupCall& call, std::span<const RunList> parts,
+                                   std::span<const RunList> into) {
+  exchange_->exchange(call, parts, into, timeout_);
+}
+
+void MemoryBackend::reduce_parts(const GroupCall& call, std::span<const RunList> parts, RunList out,
+                                 Reducing reducing) {
+  exchange_->reduce_scatter(call, parts, out, reducing, timeout_);
 }
 
 void MemoryBackend::broadcast_into(const at::Tensor& tensor, int root) {

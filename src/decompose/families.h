@@ -5,9 +5,13 @@
 
 namespace meshtorch {
 
+void add_attention_decompositions(DecompositionTable& ops);
+void add_batch_norm_decompositions(DecompositionTable& ops);
 void add_composite_decompositions(DecompositionTable& ops);
 void add_copy_decompositions(DecompositionTable& ops);
+void add_embedding_decompositions(DecompositionTable& ops);
 void add_loss_decompositions(DecompositionTable& ops);
+void add_multinomial_decompositions(DecompositionTable& ops);
 void add_norm_decompositions(DecompositionTable& ops);
 void add_random_decompositions(DecompositionTable& ops);
 void add_reduce_decompositions(DecompositionTable& ops);

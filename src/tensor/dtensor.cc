@@ -7,7 +7,9 @@
 
 #include "autograd/differentiable.h"
 #include "comm/pending.h"
+#include "meshtorch/between_meshes.h"
 #include "meshtorch/collectives.h"
+#include "tensor/cross_mesh.h"
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
@@ -42,6 +44,14 @@ at::Tensor copies_of_first(at::Tensor local, const Layout& layout) {
   return local;
 }
 
+// The gradient, laid out as the tensor is: it may become the .grad of that.
+at::Tensor dense_like(const at::Tensor& gradient, const Shape& stride) {
+  if (stride.size() != gradient.sizes().size()) return gradient;  // on a rank outside the mesh
+  const Shape strides = dense_strides_like(gradient.sizes(), stride);
+  if (gradient.strides() == c10::IntArrayRef(strides)) return gradient;
+  return at::empty_strided(gradient.sizes(), strides, gradient.options()).copy_(gradient);
+}
+
 }  // namespace
 
 bool is_dtensor(const at::Tensor& tensor) { return tensor.defined() && meta_of(tensor) != nullptr; }
@@ -55,14 +65,18 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
   TORCH_CHECK_VALUE(options.shape.has_value() || !options.stride.has_value(),
                     "meshtorch: from_local with a stride needs the shape too");
   MeshImpl& impl = mesh.impl();
-  const Layout* layout = checked_layout(impl, placements, local.dim());
+  // A rank outside the mesh may give anything if it says the shape: it holds a stand-in.
+  const bool is_outside = !impl.coordinate() && options.shape.has_value();
+  const std::int64_t dims = is_outside ? static_cast<std::int64_t>(options.shape->size()) : local.dim();
+  const Layout* layout = checked_layout(impl, placements, dims);
   Shape shape;
   if (options.run_check) {
     shape = shape_of_checked_shards(local, *layout, options.shape);
   } else {
     shape = options.shape ? *options.shape : shape_of_equal_shards(local.sizes(), *layout);
-    TORCH_CHECK_VALUE(shape.size() == local.sizes().size(), "meshtorch: from_local: the shape has ",
-                      shape.size(), " dims, the shard ", local.dim());
+    TORCH_CHECK_VALUE(is_outside || shape.size() == local.sizes().size(),
+                      "meshtorch: from_local: the shape has ", shape.size(), " dims, the shard ",
+                      local.dim());
     const Shape expected = local_shape_of(shape, *layout);
     TORCH_CHECK_VALUE(!impl.coordinate() || local.sizes() == c10::IntArrayRef(expected),
                       "meshtorch: from_local: the shard is ", local.sizes(), ", but of ",
@@ -71,9 +85,10 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
   }
   const bool is_assumed = !options.run_check && !options.shape && is_split(*layout);
   const AssumedShapePtr assumed = is_assumed ? assume(local, *layout, shape) : nullptr;
-  const Shape strides = options.stride ? *options.stride : dense_strides_like(shape, local.strides());
+  const Shape dense = is_outside ? dense_strides(shape) : dense_strides_like(shape, local.strides());
+  const Shape strides = options.stride ? *options.stride : dense;
   const Placements back = options.grad_placements.value_or(gradient_placements(layout->placements));
-  const Layout* gradient_layout = checked_layout(impl, back, local.dim());
+  const Layout* gradient_layout = checked_layout(impl, back, dims);
   return differentiable(
       "FromLocalBackward", local,
       [&](const at::Tensor& x) {
@@ -85,8 +100,9 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
         distributed(wrapped, "from_local").assumed = assumed;
         return wrapped;
       },
-      [=](const at::Tensor& gradient) {
-        return DTensor(redistribute_tensor(gradient, gradient_layout, {})).to_local();
+      [=, sizes = local.sizes().vec()](const at::Tensor& gradient) {
+        const at::Tensor mine = DTensor(redistribute_tensor(gradient, gradient_layout, {})).to_local();
+        return gradient_layout->mesh->coordinate() ? mine : at::zeros(sizes, mine.options());
       });
 }
 
@@ -100,7 +116,8 @@ at::Tensor DTensor::to_local(const ToLocalOptions& options) const {
   return differentiable(
       "ToLocalBackward", *this, [](const at::Tensor& x) { return shard_of(x); },
       [=](const at::Tensor& gradient) -> at::Tensor {
-        return DTensor::from_local(gradient, mesh, back, {.shape = shape, .stride = stride});
+        return DTensor::from_local(dense_like(gradient, stride), mesh, back,
+                                   {.shape = shape, .stride = stride});
       });
 }
 
@@ -115,10 +132,7 @@ DTensor DTensor::redistribute(const Placements& placements, const RedistributeOp
 
 DTensor DTensor::redistribute(const DeviceMesh& mesh, const Placements& placements,
                               const RedistributeOptions& options) const {
-  TORCH_CHECK_NOT_IMPLEMENTED(mesh == device_mesh(),
-                              "meshtorch: cross-mesh redistribute is not supported\n  from: ",
-                              device_mesh().to_string(), "\n  to: ", mesh.to_string());
-  return redistribute(placements, options);
+  return redistribute_tensor(*this, checked_layout(mesh.impl(), placements, dim()), options);
 }
 
 const Placements& DTensor::placements() const { return distributed(*this, "placements").layout->placements; }
@@ -141,11 +155,18 @@ std::ostream& operator<<(std::ostream& out, const DTensor& tensor) {
 }
 
 std::string explain_redistribute(const DTensor& tensor, const Placements& placements) {
+  return explain_redistribute(tensor, tensor.device_mesh(), placements);
+}
+
+std::string explain_redistribute(const DTensor& tensor, const DeviceMesh& mesh,
+                                 const Placements& placements) {
   const DTensorMeta& meta = distributed(tensor, "explain_redistribute");
-  const Layout* to = checked_layout(*meta.mesh, placements, tensor.dim());
-  return plan_between(tensor.sizes().vec(), static_cast<std::int64_t>(tensor.element_size()), *meta.layout,
-                      *to)
-      ->to_string();
+  const Layout* to = checked_layout(mesh.impl(), placements, tensor.dim());
+  const Shape shape = tensor.sizes().vec();
+  const auto item_size = static_cast<std::int64_t>(tensor.element_size());
+  if (to->mesh == meta.layout->mesh) return plan_between(shape, item_size, *meta.layout, *to)->to_string();
+  return plan_between_meshes(shape, item_size, *meta.layout, *to).to_string() + "  from " +
+         tensor.device_mesh().to_string() + "\n  to " + mesh.to_string() + "\n";
 }
 
 }  // namespace meshtorch

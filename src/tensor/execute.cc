@@ -1,4 +1,5 @@
-// Carries out a redistribution plan: packs boxes, calls the collective, unpacks boxes.
+// Carries out a redistribution plan: boxes are moved in memory that ranks share, else packed, sent by a
+// collective and unpacked.
 #include "tensor/execute.h"
 
 #include <ATen/ATen.h>
@@ -6,12 +7,15 @@
 #include <algorithm>
 #include <numeric>
 
-#include "comm/pending.h"
+#include "comm/collectives_in_memory.h"
 #include "comm/reduce.h"
 #include "mesh/mesh_impl.h"
 #include "meshtorch/collectives.h"
 #include "redistribute/plan_cache.h"
 #include "redistribute/transfer.h"
+#include "tensor/boxes_in_memory.h"
+#include "tensor/check_replicas.h"
+#include "tensor/cross_mesh.h"
 #include "tensor/meta.h"
 #include "tensor/move_record.h"
 
@@ -54,6 +58,15 @@ class StepRun {
   Shape shape_after(const Shape& at) const { return local_shape(shape_, step_.after, mesh_.shape(), at); }
   Pieces pieces_between(const Shape& sender, const Shape& receiver) const {
     return pieces(shape_, mesh_.shape(), step_, sender, receiver);
+  }
+
+  StepBoxes boxes_with(const std::vector<Shape>& all) const {
+    StepBoxes boxes{step_, shape_, {}, {}, shape_after(coordinate_)};
+    for (const Shape& member : all) {
+      boxes.sent.push_back(pieces_between(coordinate_, member));
+      boxes.received.push_back(pieces_between(member, coordinate_));
+    }
+    return boxes;
   }
 
   static at::Tensor box(const at::Tensor& t, const std::vector<Range>& ranges) {
@@ -116,6 +129,8 @@ class StepRun {
 
   at::Tensor all_gather(const at::Tensor& local) const {
     const std::vector<Shape> all = members();
+    if (auto* memory = memory_for(group(), local))
+      return gather_boxes(*memory, group(), boxes_with(all), local);
     if (const std::int64_t dim = dim_of_concatenation(all); dim >= 0) {
       Splits sizes;
       for (const Shape& member : all) sizes.push_back(shape_before(member)[static_cast<std::size_t>(dim)]);
@@ -140,6 +155,8 @@ class StepRun {
 
   at::Tensor exchange(const at::Tensor& local) const {
     const std::vector<Shape> all = members();
+    if (auto* memory = memory_for(group(), local))
+      return exchange_boxes(*memory, group(), boxes_with(all), local);
     std::vector<at::Tensor> sent;
     Splits send_counts;
     Splits receive_counts;
@@ -168,6 +185,8 @@ class StepRun {
 
   at::Tensor reduce_scatter(const at::Tensor& local) const {
     const std::vector<Shape> all = members();
+    if (auto* memory = memory_for(group(), local))
+      return averaged(reduce_boxes(*memory, group(), boxes_with(all), local));
     std::vector<at::Tensor> terms;
     std::int64_t largest = 0;
     for (const Shape& member : all) {
@@ -229,8 +248,10 @@ at::Tensor redistribute_local(const at::Tensor& local, const Shape& shape, const
                               const Layout& to) {
   if (&from == &to) return local;
   check_shard(local, shape, from);
+  if (from.mesh != to.mesh) return cross_local(local, shape, from, to);
   const auto plan = plan_between(shape, static_cast<std::int64_t>(local.element_size()), from, to);
   record_move(local, shape, from, to, *plan);
+  if (replicas_are_checked()) check_equal_replicas(local, from, "a tensor that is redistributed");
   at::Tensor current = local;
   for (const Step& step : plan->steps) current = StepRun(step, shape, *from.mesh).run(current);
   return current;

@@ -98,8 +98,13 @@ double tolerance(at::ScalarType type) {
 // How far two tensors may lie apart. `least`: what they were made of had no more precision than that.
 struct Comparison {
   bool with_contents;
+  bool has_pending = false;  // among what was given
   double least = 0;
 };
+
+bool has_partial(const mt::Placements& placements) {
+  return std::ranges::any_of(placements, [](const mt::Placement& p) { return p.is_partial(); });
+}
 
 void compare(const std::string& what, const Tensor& actual, const Tensor& expected, Comparison comparison) {
   if (!expected.defined() && !actual.defined()) return;
@@ -115,9 +120,8 @@ void compare(const std::string& what, const Tensor& actual, const Tensor& expect
   const double allowed = std::max(comparison.least, tolerance(whole.scalar_type()));
   Tensor wanted = expected.detach().resolve_conj().resolve_neg();
   // The one limit of pending sums (docs/architecture.md): infinite factors make opposite infinities of the
-  // terms.
-  const bool is_pending = std::ranges::any_of(mt::DTensor(actual).placements(),
-                                              [](const mt::Placement& p) { return p.is_partial(); });
+  // terms, whether they were reduced since or not.
+  const bool is_pending = comparison.has_pending || has_partial(mt::DTensor(actual).placements());
   if (is_pending && (wanted.is_floating_point() || wanted.is_complex()))
     wanted = torch::where(wanted.isinf().logical_and(whole.isnan()), torch::full_like(wanted, NAN), wanted);
   const auto same = is_close(whole.resolve_conj().resolve_neg(), wanted, allowed);
@@ -145,8 +149,10 @@ double precision_on_the_way(const Run& run) {
   return least;
 }
 
-void compare(const Call& call, const Run& actual, const Run& expected) {
-  const Comparison comparison{!has_undefined_contents(call)};
+void compare(const PlacedCall& placed, const Run& actual, const Run& expected) {
+  const bool has_pending = std::ranges::any_of(placed.placements, has_partial) ||
+                           std::ranges::any_of(placed.incoming, has_partial);
+  const Comparison comparison{!has_undefined_contents(placed.call), has_pending};
   if (actual.results.size() != expected.results.size())
     throw Mismatch(c10::str(actual.results.size(), " results, expected ", expected.results.size()));
   for (std::size_t i = 0; i < expected.results.size(); ++i) {
@@ -164,7 +170,7 @@ void compare(const Call& call, const Run& actual, const Run& expected) {
   if (actual.is_differentiated != expected.is_differentiated)
     throw Mismatch(actual.is_differentiated ? "has a gradient, expected none" : "has no gradient");
   compare("gradient", actual.gradients, expected.gradients,
-          {comparison.with_contents, precision_on_the_way(expected)});
+          {comparison.with_contents, has_pending, precision_on_the_way(expected)});
 }
 
 // Under a debugger's flag: each call before it runs, so that the last line names the one that crashed.
@@ -385,7 +391,7 @@ void run_on_rank(const PlacedCall& placed, const mt::DeviceMesh& mesh, const Run
       [&](const Tensor& t, std::size_t i) {
         return placed_tensor(t, mesh, i < placed.incoming.size() ? placed.incoming[i] : whole);
       });
-  compare(placed.call, actual, expected);
+  compare(placed, actual, expected);
 }
 
 Verdict judge(const PlacedCall& placed, const Run& expected) {

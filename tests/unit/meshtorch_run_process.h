@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,7 +26,8 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using Words = std::vector<std::string>;
 
-inline constexpr milliseconds kBound{4000};
+// A limit for what never ends, far above what a busy machine needs; no test measures a time.
+inline constexpr milliseconds kBound{30000};
 
 inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -107,6 +109,16 @@ class LauncherProcess {
     }
     result.exit_code = wait_for_exit(end);
     return result;
+  }
+
+  bool is_running() const { return is_alive(pid_); }
+
+  // True when nothing more goes into the pipe that takes the launcher's output.
+  bool output_is_full() const {
+    int held = 0;
+    const int room = fcntl(out_, F_GETPIPE_SZ);
+    // The last page may stay part empty, since lines are written whole.
+    return ioctl(out_, FIONREAD, &held) == 0 && held > room - static_cast<int>(sysconf(_SC_PAGESIZE));
   }
 
   // Waits without reading any output.

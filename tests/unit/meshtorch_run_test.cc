@@ -114,7 +114,7 @@ TEST(RunOutput, ReaderThatGoesAwayEndsTheRun) {
 
 TEST(RunOutput, ReaderThatDoesNotReadCannotHoldBackAnInterrupt) {
   LauncherProcess launcher({"-n", "2", "yes"});
-  std::this_thread::sleep_for(milliseconds(100));
+  EXPECT_TRUE(wait_until([&] { return launcher.output_is_full(); }));
   launcher.send(SIGINT);
   EXPECT_EQ(launcher.wait_without_reading(), 128 + SIGINT);
 }
