@@ -22,7 +22,7 @@ namespace mt = meshtorch;
 struct DemoOptions {
   std::int64_t steps = 350;
   std::int64_t compared_steps = 20;
-  std::int64_t letters = 400;
+  std::int64_t letters = 120;  // it learns from windows of 128 and has seen no places beyond them
   std::string out = "demo-output";
 };
 

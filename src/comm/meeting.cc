@@ -305,6 +305,16 @@ std::string GroupMeeting::describe() const {
   std::uint64_t latest = 0;
   for (int r = 0; r < size(); ++r)
     latest = std::max(latest, memory_.slot(r).meetings.load(std::memory_order_relaxed));
+  // Whether some rank is through with the call of this number.
+  const auto is_over = [&](std::uint64_t call) {
+    for (int r = 0; r < size(); ++r) {
+      const MeetingSlot& slot = memory_.slot(r);
+      if (slot.is_inside.load(std::memory_order_relaxed) == 0 &&
+          slot.calls.load(std::memory_order_relaxed) >= call)
+        return true;
+    }
+    return false;
+  };
   std::string text;
   for (int r = 0; r < size(); ++r) {
     const MeetingSlot& slot = memory_.slot(r);
@@ -320,7 +330,7 @@ std::string GroupMeeting::describe() const {
         .append(" #")
         .append(std::to_string(calls));
     if (const std::string origin = read_origin(slot); !origin.empty()) text.append(" for ").append(origin);
-    if (is_inside && slot.meetings.load(std::memory_order_relaxed) < latest)
+    if (is_inside && (slot.meetings.load(std::memory_order_relaxed) < latest || is_over(calls)))
       text.append(", behind the others");
   }
   return text;
