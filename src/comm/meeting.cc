@@ -305,8 +305,8 @@ std::string GroupMeeting::describe() const {
   std::uint64_t latest = 0;
   for (int r = 0; r < size(); ++r)
     latest = std::max(latest, memory_.slot(r).meetings.load(std::memory_order_relaxed));
-  // Whether some rank is through with the call of this number.
-  const auto is_over = [&](std::uint64_t call) {
+  // Whether some rank has left the call of this number, or a later one.
+  const auto was_left = [&](std::uint64_t call) {
     for (int r = 0; r < size(); ++r) {
       const MeetingSlot& slot = memory_.slot(r);
       if (slot.is_inside.load(std::memory_order_relaxed) == 0 &&
@@ -330,7 +330,7 @@ std::string GroupMeeting::describe() const {
         .append(" #")
         .append(std::to_string(calls));
     if (const std::string origin = read_origin(slot); !origin.empty()) text.append(" for ").append(origin);
-    if (is_inside && (slot.meetings.load(std::memory_order_relaxed) < latest || is_over(calls)))
+    if (is_inside && (slot.meetings.load(std::memory_order_relaxed) < latest || was_left(calls)))
       text.append(", behind the others");
   }
   return text;

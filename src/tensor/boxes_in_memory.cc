@@ -75,16 +75,6 @@ class BoxRuns {
   c10::SmallVector<RunList, 8> lists_;
 };
 
-std::int64_t elements(const std::vector<Piece>& pieces) {
-  std::int64_t sum = 0;
-  for (const Piece& piece : pieces) {
-    std::int64_t product = 1;
-    for (const Range& range : piece.source) product *= range.size;
-    sum += product;
-  }
-  return sum;
-}
-
 // What observers are shown of that many elements that are sent from where they lie.
 at::Tensor shape_of_sent(const at::Tensor& local, std::int64_t count) {
   return at::empty({count}, local.options().device(at::kMeta));
@@ -119,8 +109,8 @@ at::Tensor exchange_boxes(MemoryBackend& memory, const Group& group, const StepB
   const auto shown = [&] {
     std::vector<std::int64_t> sends;
     std::vector<std::int64_t> receives;
-    for (const auto& pieces : boxes.sent) sends.push_back(elements(pieces));
-    for (const auto& pieces : boxes.received) receives.push_back(elements(pieces));
+    for (const auto& pieces : boxes.sent) sends.push_back(element_count(pieces));
+    for (const auto& pieces : boxes.received) receives.push_back(element_count(pieces));
     const std::int64_t count = std::accumulate(sends.begin(), sends.end(), std::int64_t{0});
     return std::vector<c10::IValue>{result, shape_of_sent(local, count), group.process_group(), receives,
                                     sends};
@@ -144,7 +134,7 @@ at::Tensor reduce_boxes(MemoryBackend& memory, const Group& group, const StepBox
   const BoxRuns out(result, {boxes.received[static_cast<std::size_t>(group.rank())]}, &Piece::target);
   const auto shown = [&] {
     std::int64_t longest = 0;
-    for (const auto& pieces : boxes.sent) longest = std::max(longest, elements(pieces));
+    for (const auto& pieces : boxes.sent) longest = std::max(longest, element_count(pieces));
     return std::vector<c10::IValue>{result, shape_of_sent(local, longest * group.size()),
                                     group.process_group()};
   };

@@ -86,16 +86,6 @@ class StepRun {
     return flat.empty() ? t.reshape({-1}).narrow(0, 0, 0) : at::cat(flat);
   }
 
-  static std::int64_t count(const Pieces& parts) {
-    std::int64_t sum = 0;
-    for (const Piece& piece : parts) {
-      std::int64_t product = 1;
-      for (const Range& range : piece.source) product *= range.size;
-      sum += product;
-    }
-    return sum;
-  }
-
   static void unpack(const at::Tensor& packed, const Pieces& parts, const at::Tensor& into) {
     std::int64_t offset = 0;
     for (const Piece& piece : parts) {
@@ -165,7 +155,7 @@ class StepRun {
       sent.push_back(pack(local, pieces_between(coordinate_, member)));
       send_counts.push_back(sent.back().numel());
       received.push_back(pieces_between(member, coordinate_));
-      receive_counts.push_back(count(received.back()));
+      receive_counts.push_back(element_count(received.back()));
     }
     const at::Tensor packed = all_to_all_single(at::cat(sent), receive_counts, send_counts, group());
     at::Tensor result = at::empty(shape_after(coordinate_), local.options());
@@ -199,7 +189,7 @@ class StepRun {
     const at::Tensor packed = averaged(reduce_scatter_tensor(at::cat(terms), step_.op, 0, group()));
     const Pieces mine = pieces_between(coordinate_, coordinate_);
     const Shape shape = shape_after(coordinate_);
-    if (mine.size() == 1) return packed.narrow(0, 0, count(mine)).view(shape);
+    if (mine.size() == 1) return packed.narrow(0, 0, element_count(mine)).view(shape);
     at::Tensor result = at::empty(shape, local.options());
     unpack(packed, mine, result);
     return result;

@@ -370,12 +370,12 @@ RuleUse into_zeros(Rule rule, std::int64_t dim, std::int64_t rank) {
 }
 
 // The kernels broadcast a gradient of other sizes; no rule says so.
-bool has_sizes(const Shape& gradient, Shape whole, const std::vector<std::int64_t>& but_for) {
-  std::vector<std::int64_t> dims;
-  for (const std::int64_t d : but_for) dims.push_back(wrapped(d, rank_of(whole)).value_or(-1));
+bool has_sizes(const Shape& gradient, const Shape& whole, const std::vector<std::int64_t>& but_for) {
+  const auto is_left_out = marked(but_for, rank_of(whole));
+  if (!is_left_out) return false;
   Shape kept;
   for (std::size_t d = 0; d < whole.size(); ++d) {
-    if (std::ranges::count(dims, static_cast<std::int64_t>(d)) == 0) kept.push_back(whole[d]);
+    if (!(*is_left_out)[d]) kept.push_back(whole[d]);
   }
   return gradient == kept;
 }
