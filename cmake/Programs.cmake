@@ -5,7 +5,6 @@ add_library(program_headers OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/cmake/
 target_link_libraries(program_headers PRIVATE meshtorch::meshtorch)
 target_compile_options(program_headers PRIVATE ${program_flags})
 target_precompile_headers(program_headers PRIVATE ${PROJECT_SOURCE_DIR}/cmake/programs/precompiled.h)
-set_source_files_properties(${PROJECT_SOURCE_DIR}/cmake/programs/no_code.cc PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
 
 function(meshtorch_compile_as_programs)
   foreach(target IN LISTS ARGN)
