@@ -13,7 +13,9 @@ namespace meshtorch {
 template <typename Op>
 std::string name_of() {
   const std::string_view name = std::string_view(Op::name).substr(std::string_view("aten::").size());
-  return *Op::overload_name == '\0' ? std::string(name) : std::string(name) + "." + Op::overload_name;
+  std::string full(name);
+  if (*Op::overload_name != '\0') full.append(".").append(Op::overload_name);
+  return full;
 }
 
 // A function that is called instead of the operator, with its arguments, one of which at least is
