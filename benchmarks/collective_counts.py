@@ -1,10 +1,10 @@
 """How many collectives each operator needs here and in PyTorch's DTensor, for the same calls, in one run.
 
-    PYTHONPATH=build/release/python python benchmarks/collective_counts.py [--only add,mm] [--samples 2]
+    PYTHONPATH=build/release/python python benchmarks/collective_counts.py [--only add,mm] [--samples 2] [--page docs/collective_counts.md]
 
-Calls are the samples of PyTorch's own database of operators; each tensor is replicated, split along a dim or pending, on four ranks of a
-fake group, so that nothing is sent. A call counts where both libraries make it. The result of a call is made whole as PyTorch's own tests
-do, so that a pending or split result is no saving; what that costs is counted too.
+Calls are the samples of PyTorch's own database of operators, and of some operators that it has not; each tensor is replicated, split along
+a dim or pending, on four ranks of a fake group, so that nothing is sent. A call counts where both libraries make it. The result of a call
+is made whole as PyTorch's own tests do, so that a pending or split result is no saving; what that costs is counted too.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import torch.distributed as dist
 import torch.distributed.tensor as stock
 from torch.distributed.tensor.debug import CommDebugMode as StockCounts
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import SampleInput
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils import _pytree as pytree
 
@@ -26,6 +27,47 @@ from meshtorch.debug import CommDebugMode
 
 RANKS = 4
 COMBINATIONS = 12  # of placements, for each sample
+
+
+class Listed:
+    """An operator that the database lacks, with sizes of its tensors."""
+
+    dtypes = (torch.float32,)
+
+    def __init__(self, name, function, *sizes):
+        self.full_name, self._function, self._sizes = name, function, sizes
+
+    def __call__(self, *tensors):
+        return self._function(*tensors)
+
+    def sample_inputs(self, device, dtype):
+        first, *others = (torch.rand(size, device=device, dtype=dtype) for size in self._sizes)
+        yield SampleInput(first, args=tuple(others))
+
+
+def listed_operators():
+    aten, prims = torch.ops.aten, torch.ops.prims
+    yield Listed("linalg__powsum", lambda x: aten.linalg__powsum(x, 2.0), (8, 12))
+    for name in ("_foreach_norm.Scalar", "_foreach_powsum.Scalar"):
+        yield Listed(name, lambda *all, op=name: getattr(aten, op.split(".")[0])(list(all), 2.0), (8, 12), (4, 8))
+    for name in ("_foreach_add", "_foreach_mul", "_foreach_div", "_foreach_maximum"):
+        yield Listed(name, lambda x, y, op=name: getattr(torch, op)([x], [y]), (8, 12), (8, 12))
+    for name in ("_foreach_neg", "_foreach_exp", "_foreach_sqrt", "_foreach_abs"):
+        yield Listed(name, lambda x, op=name: getattr(torch, op)([x]), (8, 12))
+    for name in "abs ceil cos exp floor log neg reciprocal rsqrt sin sqrt tanh view_of".split():
+        yield Listed("prims." + name, getattr(prims, name), (8, 12))
+    for name in "add div eq fmax fmin le maximum minimum mul pow sub".split():
+        yield Listed("prims." + name, getattr(prims, name), (8, 12), (8, 12))
+    for name in "amax amin prod sum var".split():
+        extra = (1.0,) if name == "var" else ()
+        yield Listed("prims." + name, lambda x, op=name, extra=extra: getattr(prims, op)(x, [1], *extra), (8, 12))
+    slices = {"1:": slice(1, None), "::2": slice(None, None, 2), "3": 3, "...,3": (..., 3), ":,2:5": (slice(None), slice(2, 5))}
+    for text, index in slices.items():
+        yield Listed(f"x[{text}]", lambda x, index=index: x[index], (8, 12))
+    yield Listed("x[[0,2]]", lambda x: x[torch.tensor([0, 2])], (8, 12))
+    yield Listed("x.view(2,4,12)", lambda x: x.view(2, 4, 12), (8, 12))
+    yield Listed("x.flatten()", lambda x: x.flatten(), (8, 12))
+    yield Listed("linear of 3 dims", torch.nn.functional.linear, (8, 4, 12), (16, 12), (16,))
 
 
 def placements_of(tensor, library):
@@ -92,10 +134,76 @@ def counts_of(op, meshes, samples):
     return calls, ours, theirs, worst
 
 
+STAYS_SPLIT = "the result stays split, and is gathered for the comparison; PyTorch gathers an operand, or leaves a pending result"
+AGREES = "the program reads a number, on which all ranks agree here; PyTorch's ranks read their own"
+WRONG = "PyTorch takes terms, or parts, for the whole: its values are wrong"
+UNEVEN = "PyTorch averages the ranks' means, which is wrong where parts or weights differ"
+# Why a call needs more here, by the beginning of the operator's name.
+REASONS = {
+    "addr": STAYS_SPLIT,
+    "baddbmm": STAYS_SPLIT,
+    "item": AGREES,
+    "linear of 3 dims": "activations stay split, and the parameters beside them move",
+    "masked.": STAYS_SPLIT,
+    "nn.functional.binary_cross_entropy": UNEVEN,
+    "nn.functional.conv": WRONG,
+    "nn.functional.cosine_embedding_loss": STAYS_SPLIT,
+    "nn.functional.gaussian_nll_loss": AGREES,
+    "nn.functional.linear": STAYS_SPLIT,
+    "nn.functional.linear_cross_entropy": UNEVEN,
+    "slice": STAYS_SPLIT,
+    "special.xlog1py": "terms times an infinite logarithm do not add up where their sum is zero",
+    "unbind": "each part stays pending, and is reduced for the comparison",
+    "xlogy": "terms times an infinite logarithm do not add up where their sum is zero",
+}
+
+
+def reason_of(name):
+    known = [beginning for beginning in REASONS if name.startswith(beginning)]
+    return REASONS[max(known, key=len)] if known else "not known"
+
+
+HEAD = """# Collectives here and in PyTorch
+
+Written by `PYTHONPATH=build/release/python python benchmarks/collective_counts.py --page docs/collective_counts.md`: the samples of PyTorch's
+database of operators, every tensor replicated, split or pending, on four ranks, results made whole; forward.
+
+"""
+
+
+def table(rows):
+    """Sums, the operators with a call that needs more here than in PyTorch, and all that differ."""
+    less = sum(ours < theirs for _, _, ours, theirs, _ in rows)
+    more = [row for row in rows if row[4][0] > 0]
+    total = [sum(row[i] for row in rows) for i in (1, 2, 3)]
+    lines = [
+        f"{len(rows)} operators, {total[0]} calls: {total[1]} collectives here, {total[2]} in PyTorch. "
+        f"Fewer here for {less} operators, more for {sum(ours > theirs for _, _, ours, theirs, _ in rows)}, as many for the others.",
+        "",
+        f"## Operators with a call that needs more here: {len(more)}",
+        "",
+        "| operator | calls | here | PyTorch | the worst call | why |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| `{name}` | {calls} | {ours} | {theirs} | {worst[1]}: +{worst[0]} | {reason_of(name)} |"
+            for name, calls, ours, theirs, worst in more
+        ),
+        "",
+        "## Operators that need fewer here",
+        "",
+        "| operator | calls | here | PyTorch |",
+        "|---|---|---|---|",
+        *(f"| `{name}` | {calls} | {ours} | {theirs} |" for name, calls, ours, theirs, _ in rows if ours < theirs),
+        "",
+    ]
+    return HEAD + "\n".join(lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="names of operators, with commas")
     parser.add_argument("--samples", type=int, default=2)
+    parser.add_argument("--page", help="a file for the table; without it, it is printed")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     meshtorch.set_fallback_policy("silent")
@@ -103,7 +211,7 @@ def main():
     meshes = meshtorch.init_device_mesh("cpu", (RANKS,)), dist.device_mesh.init_device_mesh("cpu", (RANKS,))
     wanted = set(filter(None, options.only.split(",")))
     rows, seen = [], set()
-    for op in op_db:
+    for op in [*op_db, *listed_operators()]:
         name = op.full_name
         if (wanted and name not in wanted) or name in seen or torch.float32 not in op.dtypes:
             continue
@@ -117,14 +225,12 @@ def main():
         if calls:
             rows.append((name, calls, ours, theirs, worst))
             print(f"{name:44}{calls:5}{ours:6}{theirs:6}  {'more: ' + worst[1] if worst[0] > 0 else ''}", file=sys.stderr, flush=True)
-    less = sum(ours < theirs for _, _, ours, theirs, _ in rows)
-    more = [row for row in rows if row[4][0] > 0]
-    total = [sum(row[i] for row in rows) for i in (1, 2, 3)]
-    print(f"{len(rows)} operators, {total[0]} calls: {total[1]} collectives here, {total[2]} in PyTorch; fewer for {less} operators.")
-    print(f"Operators with a call that needs more here: {len(more)}.")
-    print("\n| operator | calls | here | PyTorch | a call that needs more here |\n|---|---|---|---|---|")
-    for name, calls, ours, theirs, worst in more:
-        print(f"| `{name}` | {calls} | {ours} | {theirs} | {worst[1]} (+{worst[0]}) |")
+    text = table(rows)
+    if options.page:
+        with open(options.page, "w") as page:
+            page.write(text)
+    else:
+        print(text)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from ._C import (
     reduce_scatter_tensor_coalesced,
     wait_tensor,
 )
+from .point_to_point import batch_send_recv
 
 # The names that torch 2.13 has beside the older ones.
 all_gather_single, all_gather_single_autograd = all_gather_tensor, all_gather_tensor_autograd
@@ -67,3 +68,23 @@ def all_to_all_inplace(
 ):
     _waits(async_op)
     return output.copy_(all_to_all_single(input, output_split_sizes, input_split_sizes, group, tag))
+
+
+def batch_p2p_ops_inplace(op_list, peer_list, tag_list, tensors, group_name=None):
+    """Messages of a group all at once: "isend" sends tensors[i] to rank peer_list[i], "irecv" fills it.
+
+    Gives the tensors that were filled, and tensors without elements in the place of those that were sent.
+    """
+    unknown = [op for op in op_list if op not in ("isend", "irecv")]
+    if unknown or not len(op_list) == len(peer_list) == len(tag_list) == len(tensors):
+        raise ValueError(
+            f"meshtorch: batch_p2p_ops_inplace got {len(op_list)} operations, {len(peer_list)} peers, {len(tag_list)} tags and "
+            f'{len(tensors)} tensors\n  operations: {list(op_list)}\n  do: give one of each for every message, "isend" or "irecv"'
+        )
+    messages = list(zip(tensors, peer_list, tag_list))
+    sends = [message for op, message in zip(op_list, messages) if op == "isend"]
+    receives = [message for op, message in zip(op_list, messages) if op == "irecv"]
+    received = iter(batch_send_recv(sends, receives, group_name or None)[0])
+    return [
+        tensor.copy_(next(received)) if op == "irecv" else tensor.new_empty(0) for op, tensor in zip(op_list, tensors)
+    ]

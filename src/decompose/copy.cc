@@ -4,22 +4,25 @@
 #include <ATen/ops/_local_scalar_dense_ops.h>
 #include <ATen/ops/_reshape_alias_ops.h>
 #include <ATen/ops/allclose_ops.h>
-#include <ATen/ops/as_strided_ops.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/equal_ops.h>
+#include <ATen/ops/fill_ops.h>
 #include <ATen/ops/is_same_size_ops.h>
 #include <ATen/ops/new_empty_strided_ops.h>
 #include <ATen/ops/set_ops.h>
 #include <ATen/ops/squeeze_ops.h>
 #include <c10/core/WrapDimMinimal.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "decompose/by_rule.h"
 #include "decompose/families.h"
+#include "dispatch/mixing.h"
 #include "dispatch/write_back.h"
 #include "meshtorch/dtensor.h"
 #include "operator/refusals.h"
+#include "tensor/execute.h"
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
 #include "tensor/reduced.h"
@@ -43,10 +46,33 @@ bool is_outside_mesh(const at::Tensor& tensor) {
   return meta != nullptr && !meta->mesh->coordinate();
 }
 
+bool has_terms(const Layout& layout) {
+  return std::ranges::any_of(layout.placements, [](const Placement& p) { return p.is_partial(); });
+}
+
+// Under a layout that one of two tensors has, each rank compares its own parts, and all learn of any that
+// differ: one number is sent, no data of a tensor that lies like the other.
+bool equal_in_parts(const at::Tensor& self, const at::Tensor& other, const Layout& layout) {
+  const at::Tensor mine = local_under(self, layout);
+  const at::Tensor differs =
+      at::full({1}, at::equal(mine, local_under(other, layout)) ? 0 : 1, mine.options().dtype(at::kLong));
+  Placements pending = layout.placements;
+  for (Placement& p : pending) p = p.is_shard() ? Partial() : p;
+  const Layout* replicated = layout.mesh->replicated();
+  return redistribute_local(differs, {1}, *layout.mesh->layout(pending), *replicated).item().toLong() == 0;
+}
+
 // A rank outside the mesh holds nothing that could differ.
 bool equal(const at::Tensor& self, const at::Tensor& other) {
   if (is_outside_mesh(self) || is_outside_mesh(other)) return self.sizes() == other.sizes();
-  return self.sizes() == other.sizes() && at::equal(whole(self), whole(other));
+  if (self.sizes() != other.sizes()) return false;
+  const DTensorMeta* a = meta_of(self);
+  const DTensorMeta* b = meta_of(other);
+  if (a == nullptr || b == nullptr || a->mesh != b->mesh) return at::equal(whole(self), whole(other));
+  // A whole tensor, or terms, rather than parts, come to lie like the other.
+  const bool as_self = !has_terms(*a->layout) && (!a->layout->is_replicated || has_terms(*b->layout));
+  const Layout* layout = as_self ? a->layout : has_terms(*b->layout) ? a->mesh->replicated() : b->layout;
+  return equal_in_parts(self, other, *layout);
 }
 
 bool allclose(const at::Tensor& self, const at::Tensor& other, double rtol, double atol, bool equal_nan) {
@@ -55,19 +81,39 @@ bool allclose(const at::Tensor& self, const at::Tensor& other, double rtol, doub
 
 bool is_same_size(const at::Tensor& self, const at::Tensor& other) { return self.sizes() == other.sizes(); }
 
+// This rank's part of a source that is to lie as a tensor does, and to have its type.
+at::Tensor terms_of(const at::Tensor& src, const at::Tensor& like) {
+  const DTensorMeta& to = distributed(like, "copy_");
+  const at::Tensor cast = src.to(like.scalar_type()).expand(like.sizes());
+  if (meta_of(src) != nullptr) return local_under(cast, *to.layout);
+  return redistribute_local(cast, like.sizes().vec(), *to.mesh->replicated(), *to.layout);
+}
+
 // Into a plain tensor goes the whole. Between tensors that lie alike each rank copies its own: also terms of
-// a sum that is pending, since no cast hides in the copy. Else what the rule says.
+// a sum that is pending, since no cast hides in the copy. What was pending before the copy is not reduced:
+// what is copied becomes terms like that. Else what the rule says.
 at::Tensor& copy_into(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
   const DTensorMeta* to = meta_of(self);
   if (to == nullptr) return self.copy_(whole(src), non_blocking);
   const DTensorMeta* from = meta_of(src);
   const bool is_alike = from != nullptr && from->layout == to->layout && self.sizes() == src.sizes() &&
                         self.scalar_type() == src.scalar_type();
-  if (!is_alike) return by_rule<at::_ops::copy_>(self, src, non_blocking);
-  to->local.copy_(from->local, non_blocking);
+  // A plain tensor that an operator made inside is the same on all ranks.
+  const bool is_known = from != nullptr ? from->mesh == to->mesh : InsideComposite::is_any();
+  if (!is_alike && !(is_known && has_terms(*to->layout)))
+    return by_rule<at::_ops::copy_>(self, src, non_blocking);
+  const at::Tensor source = is_alike ? from->local : terms_of(src, self);
+  to->local.copy_(source, non_blocking);
   note_write(to->local);
   if (to->write_back) write_through(self);
   return self;
+}
+
+// The same where a number is written.
+at::Tensor& fill_with(at::Tensor& self, const at::Scalar& value) {
+  const DTensorMeta* meta = meta_of(self);
+  if (meta == nullptr || !has_terms(*meta->layout)) return by_rule<at::_ops::fill__Scalar>(self, value);
+  return copy_into(self, at::full_like(self, value), /*non_blocking=*/false);
 }
 
 // torch::load gives a tensor the values of a plain one in this way: each rank keeps its part of what it read.
@@ -80,16 +126,6 @@ at::Tensor& take_over(at::Tensor& self, const at::Tensor& source) {
                                              meta->layout->placements, {.src_data_rank = std::nullopt});
   meta->local = distributed(split, "set_").local;
   return self;
-}
-
-// With the tensor's own geometry it is the tensor.
-at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
-                      std::optional<c10::SymInt> storage_offset) {
-  const bool is_itself = self.sizes() == C10_AS_INTARRAYREF_SLOW(size) &&
-                         self.strides() == C10_AS_INTARRAYREF_SLOW(stride) &&
-                         (!storage_offset || storage_offset->expect_int() == self.storage_offset());
-  TORCH_CHECK_NOT_IMPLEMENTED(is_itself, "meshtorch: `aten::as_strided`", kAddressesMemory);
-  return at::alias(self);
 }
 
 // A tensor of the same kind with other strides, which autograd asks for when a gradient does not lie as its
@@ -141,8 +177,8 @@ void add_copy_decompositions(DecompositionTable& ops) {
   ops.add<op::allclose>(allclose);
   ops.add<op::is_same_size>(is_same_size, {.takes_plain = true});
   ops.add<op::copy_>(copy_into, {.asks_rule = true, .takes_plain = true});
+  ops.add<op::fill__Scalar>(fill_with, {.asks_rule = true});
   ops.add<op::set__source_Tensor>(take_over, {.takes_plain = true});
-  ops.add<op::as_strided>(as_strided);
   ops.add<op::new_empty_strided>(new_empty_strided);
   ops.add<op::squeeze>(squeeze);
   ops.add<op::squeeze_dim>(squeeze_dim);

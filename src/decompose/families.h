@@ -15,5 +15,6 @@ void add_multinomial_decompositions(DecompositionTable& ops);
 void add_norm_decompositions(DecompositionTable& ops);
 void add_random_decompositions(DecompositionTable& ops);
 void add_reduce_decompositions(DecompositionTable& ops);
+void add_strided_view_decompositions(DecompositionTable& ops);
 
 }  // namespace meshtorch

@@ -1,10 +1,12 @@
 // Losses: a mean is the sum divided by the global count, and so is its gradient; logits may be split by
 // class.
 #include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/ops/_log_softmax_backward_data_ops.h>
 #include <ATen/ops/_log_softmax_ops.h>
 #include <ATen/ops/binary_cross_entropy_backward_ops.h>
 #include <ATen/ops/binary_cross_entropy_ops.h>
+#include <ATen/ops/binary_cross_entropy_with_logits_ops.h>
 #include <ATen/ops/huber_loss_backward_ops.h>
 #include <ATen/ops/huber_loss_ops.h>
 #include <ATen/ops/mse_loss_backward_ops.h>
@@ -21,14 +23,17 @@
 #include "decompose/by_rule.h"
 #include "decompose/class_split_loss.h"
 #include "decompose/families.h"
+#include "tensor/from_local.h"
+#include "tensor/meta.h"
 
 namespace meshtorch {
 namespace {
 
 namespace op = at::_ops;
 
+// Of the losses, one for each element of both tensors after they were broadcast.
 double count_of(const at::Tensor& self, const at::Tensor& target) {
-  return static_cast<double>(std::max(self.numel(), target.numel()));
+  return static_cast<double>(c10::multiply_integers(at::infer_size(self.sizes(), target.sizes())));
 }
 
 // `Form` is what the loss takes besides: beta or delta.
@@ -38,11 +43,12 @@ at::Tensor mean_loss(const at::Tensor& self, const at::Tensor& target, std::int6
   return Op::call(self, target, at::Reduction::Sum, form...).div(count_of(self, target));
 }
 
+// LibTorch's gradient of a mean divides by the elements of the input, also where they are broadcast.
 template <typename Op, typename... Form>
 at::Tensor mean_loss_backward(const at::Tensor& gradient, const at::Tensor& self, const at::Tensor& target,
                               std::int64_t reduction, Form... form) {
   if (reduction != at::Reduction::Mean) return by_rule<Op>(gradient, self, target, reduction, form...);
-  return Op::call(gradient.div(count_of(self, target)), self, target, at::Reduction::Sum, form...);
+  return Op::call(gradient.div(static_cast<double>(self.numel())), self, target, at::Reduction::Sum, form...);
 }
 
 at::Tensor binary_cross_entropy(const at::Tensor& self, const at::Tensor& target,
@@ -57,8 +63,18 @@ at::Tensor binary_cross_entropy_backward(const at::Tensor& gradient, const at::T
                                          std::int64_t reduction) {
   if (reduction != at::Reduction::Mean)
     return by_rule<op::binary_cross_entropy_backward>(gradient, self, target, weight, reduction);
-  return at::binary_cross_entropy_backward(gradient.div(count_of(self, target)), self, target, weight,
-                                           at::Reduction::Sum);
+  return at::binary_cross_entropy_backward(gradient.div(static_cast<double>(self.numel())), self, target,
+                                           weight, at::Reduction::Sum);
+}
+
+at::Tensor binary_cross_entropy_with_logits(const at::Tensor& self, const at::Tensor& target,
+                                            const std::optional<at::Tensor>& weight,
+                                            const std::optional<at::Tensor>& pos_weight,
+                                            std::int64_t reduction) {
+  if (reduction != at::Reduction::Mean)
+    return by_rule<op::binary_cross_entropy_with_logits>(self, target, weight, pos_weight, reduction);
+  return at::binary_cross_entropy_with_logits(self, target, weight, pos_weight, at::Reduction::Sum)
+      .div(count_of(self, target));
 }
 
 at::Tensor log_softmax(const at::Tensor& self, std::int64_t dim, bool half_to_float) {
@@ -74,6 +90,18 @@ at::Tensor log_softmax_backward(const at::Tensor& gradient, const at::Tensor& ou
 
 using LossAndWeight = std::tuple<at::Tensor, at::Tensor>;
 
+// Two numbers that are pending alike, made whole in one collective.
+LossAndWeight both_whole(const at::Tensor& loss, const at::Tensor& weight) {
+  const DTensorMeta* meta = meta_of(loss);
+  const DTensorMeta* other = meta_of(weight);
+  const bool is_alike = meta != nullptr && other != nullptr && meta->layout == other->layout &&
+                        loss.scalar_type() == weight.scalar_type();
+  if (!is_alike || meta->layout->is_replicated) return {loss, weight};
+  const Layout* whole = meta->mesh->replicated();
+  const at::Tensor both = whole_local(at::stack({loss, weight}));
+  return {wrap(both.select(0, 0), whole, {}, {}), wrap(both.select(0, 1), whole, {}, {})};
+}
+
 // A mean is divided by the weights of all targets.
 LossAndWeight nll_loss(const at::Tensor& self, const at::Tensor& target,
                        const std::optional<at::Tensor>& weight, std::int64_t reduction,
@@ -82,7 +110,8 @@ LossAndWeight nll_loss(const at::Tensor& self, const at::Tensor& target,
   if (auto split = class_split_nll_loss(self, target, weight, reduction, ignored)) return *split;
   if (reduction != at::Reduction::Mean)
     return by_rule<op::nll_loss_forward>(self, target, weight, reduction, ignore_index);
-  const auto [sum, total] = at::nll_loss_forward(self, target, weight, at::Reduction::Sum, ignored);
+  const auto [sums, totals] = at::nll_loss_forward(self, target, weight, at::Reduction::Sum, ignored);
+  const auto [sum, total] = both_whole(sums, totals);
   return {sum / total, total};
 }
 
@@ -116,6 +145,7 @@ void add_loss_decompositions(DecompositionTable& ops) {
   ops.add<op::soft_margin_loss_backward>(mean_loss_backward<op::soft_margin_loss_backward>, kElseByRule);
   ops.add<op::binary_cross_entropy>(binary_cross_entropy, kElseByRule);
   ops.add<op::binary_cross_entropy_backward>(binary_cross_entropy_backward, kElseByRule);
+  ops.add<op::binary_cross_entropy_with_logits>(binary_cross_entropy_with_logits, kElseByRule);
   ops.add<op::_log_softmax>(log_softmax, kElseByRule);
   ops.add<op::_log_softmax_backward_data>(log_softmax_backward, kElseByRule);
   ops.add<op::nll_loss_forward>(nll_loss, kElseByRule);

@@ -9,7 +9,10 @@
 
 #include "decompose/by_rule.h"
 #include "decompose/families.h"
+#include "decompose/moments.h"
 #include "decompose/reduced_dims.h"
+#include "tensor/from_local.h"
+#include "tensor/meta.h"
 
 namespace meshtorch {
 
@@ -46,9 +49,10 @@ at::Tensor mean(const at::Tensor& self, std::optional<at::ScalarType> dtype) {
 at::Tensor variance(const at::Tensor& self, at::OptionalIntArrayRef dim,
                     const std::optional<at::Scalar>& correction, bool keepdim) {
   const std::vector<std::int64_t> dims = reduced_dims(self, dim);
+  const double less = correction ? correction->toDouble() : 1.0;
+  if (const auto moments = gathered_moments(self, dims, less, keepdim)) return moments->variance;
   const at::Tensor center = at::mean(self, dims, /*keepdim=*/true);
   const at::Tensor squares = (self - center).abs().square().sum(dims, keepdim);
-  const double less = correction ? correction->toDouble() : 1.0;
   return squares.div(std::max(elements_in_each(self, squares) - less, 0.0));
 }
 
@@ -57,13 +61,19 @@ at::Tensor standard_deviation(const at::Tensor& self, at::OptionalIntArrayRef di
   return variance(self, dim, correction, keepdim).sqrt();
 }
 
+// The smallest and the largest element, which all ranks learn in one collective.
+std::pair<double, double> limits_of(const at::Tensor& self) {
+  const at::Tensor both = at::stack({self.max(), self.min().neg()});
+  const at::Tensor limits = meta_of(both) != nullptr ? whole_local(both) : both;
+  return {-limits[1].item().toDouble(), limits[0].item().toDouble()};
+}
+
 // Equal limits stand for none: they are the smallest and the largest element; if these are equal, one to each
 // side of them.
 at::Tensor histc(const at::Tensor& self, std::int64_t bins, const at::Scalar& min, const at::Scalar& max) {
   if (min.toDouble() != max.toDouble() || self.numel() == 0)
     return by_rule<at::_ops::histc>(self, bins, min, max);
-  const double low = self.min().item().toDouble();
-  const double high = self.max().item().toDouble();
+  const auto [low, high] = limits_of(self);
   const double margin = low == high ? 1 : 0;
   return by_rule<at::_ops::histc>(self, bins, low - margin, high + margin);
 }

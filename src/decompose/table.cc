@@ -16,6 +16,7 @@ const DecompositionTable& decompositions() {
     add_norm_decompositions(ops);
     add_random_decompositions(ops);
     add_reduce_decompositions(ops);
+    add_strided_view_decompositions(ops);
     return ops;
   }();
   return table;

@@ -1,6 +1,7 @@
 // Whether a plain tensor may meet a distributed one.
 #include "dispatch/mixing.h"
 
+#include <ATen/DTensorState.h>
 #include <torch/csrc/autograd/function.h>
 
 #include "meshtorch/implicit_replication.h"
@@ -32,7 +33,9 @@ void check_mixing(const OperatorInfo& info, const Operand& operand) {
   const bool is_index = info.arguments[operand.argument].has_optional_elements;
   // As PyTorch has it: the labels of a batch that every rank reads.
   const bool is_target = is_loss_parallel() && info.arguments[operand.argument].name == "target";
-  if (is_made_inside || is_index || is_target || implicit_depth > 0) return;
+  // LibTorch says so where a rule of vmap makes plain numbers.
+  const bool is_allowed = implicit_depth > 0 || at::get_dtensor_allow_implicit_replication();
+  if (is_made_inside || is_index || is_target || is_allowed) return;
   TORCH_CHECK(
       false, "meshtorch: `", info.op.schema().name(),
       "` got a plain tensor beside distributed ones\n  argument ", info.arguments[operand.argument].name,

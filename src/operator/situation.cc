@@ -52,7 +52,9 @@ Situation situation_of(const RuleCall& call, const OperatorInfo& info, const Ope
   for (std::size_t i = 0; i < call.order().size(); ++i) {
     const Operand& operand = call.operand(i);
     Placements placements = placements_of(operand, mesh);
-    if (call.is_shape_only(i)) {
+    // What is written stays as it lies.
+    const bool is_written = info.arguments[operand.argument].is_written;
+    if (call.is_shape_only(i) && !is_written) {
       const bool is_free = !holds_a_factor(bound, static_cast<int>(i));  // it may lie anyhow
       for (Placement& p : placements) {
         if (p.is_partial() || is_free) p = Replicate();
@@ -60,7 +62,7 @@ Situation situation_of(const RuleCall& call, const OperatorInfo& info, const Ope
     }
     situation.operands.push_back(std::move(placements));
     situation.kept.push_back(is_kept(operand));
-    situation.pinned.push_back(info.arguments[operand.argument].is_written);
+    situation.pinned.push_back(is_written);
     item_size = std::max(item_size, static_cast<std::int64_t>(operand.tensor.element_size()));
   }
   situation.item_sizes.assign(bound.tensors.size(), item_size);

@@ -127,8 +127,7 @@ class Chooser {
     if (lies.is_partial()) return pending_cost(result, extent, axis_cost(axis));
     // Of a result whose options are listed the shape is not known yet.
     if (!lies.is_shard() || static_cast<std::size_t>(lies.dim()) >= result.shape.size()) return 0;
-    const int split = largest_split(axis);
-    if (split >= 0 && is_moved(split, option, axis) && is_split_dim_in(split, axis, r))
+    if (moves_largest_split(option, axis, r))
       return reorder_cost(lies, result, extent, axis_cost(axis)).seconds;
     bool was_moved = false;
     for (int t = 0; t < bound().operand_count; ++t) {
@@ -152,14 +151,18 @@ class Chooser {
     });
   }
 
-  // The operand with most bytes of those that are split on the axis, -1 if none is.
-  int largest_split(std::size_t axis) const {
-    int largest = -1;
+  // Whether of the operands that are split on the axis the one with most bytes is moved although the result
+  // has its dim; of several such, whether all are.
+  bool moves_largest_split(const Option& option, std::size_t axis, int r) const {
+    double largest = -1;
+    bool is_moved_back = false;
     for (int t = 0; t < bound().operand_count; ++t) {
-      if (!situation_.operands[t][axis].is_shard()) continue;
-      if (largest < 0 || axis_tensor(t).bytes() > axis_tensor(largest).bytes()) largest = t;
+      if (!situation_.operands[t][axis].is_shard() || axis_tensor(t).bytes() < largest) continue;
+      const bool is_one = is_moved(t, option, axis) && is_split_dim_in(t, axis, r);
+      is_moved_back = axis_tensor(t).bytes() > largest ? is_one : is_moved_back && is_one;
+      largest = axis_tensor(t).bytes();
     }
-    return largest;
+    return is_moved_back;
   }
 
   MoveCost operand_cost(int t, const Placement& to, std::size_t axis) const {

@@ -112,11 +112,15 @@ DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, cons
     data = from_source(data, *held, *options.src_data_rank);
   }
   at::Tensor local = redistribute_local(data, tensor.sizes().vec(), *held, *layout);
+  // Dims stay in the order that they have in memory: channels_last stays so.
+  const bool is_dense = tensor.is_non_overlapping_and_dense();
+  const Shape strides = is_dense ? tensor.strides().vec() : dense_strides(tensor.sizes());
+  const Shape local_strides = dense_strides_like(local.sizes(), strides);
   // The shard owns its memory, and only as much as it needs.
-  if (local.is_alias_of(tensor) || local.numel() != data.numel())
-    local = local.clone(at::MemoryFormat::Contiguous);
-  return as_leaf(std::move(local), layout, tensor.sizes(), dense_strides(tensor.sizes()),
-                 tensor.requires_grad());
+  if (local.is_alias_of(tensor) || local.numel() != data.numel() ||
+      local.strides() != at::IntArrayRef(local_strides))
+    local = at::empty_strided(local.sizes(), local_strides, local.options()).copy_(local);
+  return as_leaf(std::move(local), layout, tensor.sizes(), strides, tensor.requires_grad());
 }
 
 DTensor empty(const Shape& size, const DeviceMesh& mesh, const Placements& placements,

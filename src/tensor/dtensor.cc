@@ -18,10 +18,12 @@
 namespace meshtorch {
 namespace {
 
-// This rank's shard, as others may see it: nothing on a rank outside the mesh.
+// This rank's shard, as others may see it: nothing on a rank outside the mesh, and zero, of a tensor without
+// dims, which always has an element.
 at::Tensor shard_of(const at::Tensor& tensor) {
   const DTensorMeta& meta = distributed(tensor, "to_local");
-  if (!meta.mesh->coordinate()) return at::empty({0}, meta.local.options());
+  if (!meta.mesh->coordinate())
+    return tensor.dim() == 0 ? at::zeros({}, meta.local.options()) : at::empty({0}, meta.local.options());
   return is_pending_tensor(meta.local) ? meta.local : meta.local.alias();
 }
 

@@ -74,6 +74,16 @@ Shape dense_strides(c10::IntArrayRef sizes) {
   return strides;
 }
 
+namespace {
+
+// The inner dim first. LibTorch has no other name for this order, and strides of its own for empty tensors.
+bool is_channels_last(const std::vector<std::size_t>& inner_first) {
+  return inner_first == std::vector<std::size_t>{1, 3, 2, 0} ||
+         inner_first == std::vector<std::size_t>{1, 4, 3, 2, 0};
+}
+
+}  // namespace
+
 Shape dense_strides_like(c10::IntArrayRef sizes, c10::IntArrayRef like) {
   std::vector<std::size_t> inner_first(sizes.size());
   std::iota(inner_first.begin(), inner_first.end(), 0);
@@ -81,11 +91,12 @@ Shape dense_strides_like(c10::IntArrayRef sizes, c10::IntArrayRef like) {
     // Of equal strides the later dim is the inner one.
     return like[a] != like[b] ? like[a] < like[b] : a > b;
   });
+  const std::int64_t least = is_channels_last(inner_first) ? 0 : 1;
   Shape strides(sizes.size());
   std::int64_t next = 1;
   for (const std::size_t dim : inner_first) {
     strides[dim] = next;
-    next *= std::max<std::int64_t>(sizes[dim], 1);
+    next *= std::max(sizes[dim], least);
   }
   return strides;
 }

@@ -260,6 +260,7 @@ Tensor TensorText::make(int64_t seed) const {
   if (kind == "u") return plain / 4;
   if (kind == "q") return (torch::sigmoid(plain) * 256).round() / 256;
   if (kind == "d") return unordered(sizes, seed);
+  if (kind == "s") return std::get<0>(plain.sort(-1));
   if (kind == "m") return plain.matmul(plain.mT()) + diagonal_of(sizes, 4);
   if (kind == "l") return plain.tril() + diagonal_of(sizes, 4);
   if (kind == "t") return torch::tensor(values, torch::kLong);

@@ -10,7 +10,7 @@ namespace meshtorch::testing {
 
 // A tensor that is made from its text. The letters before the sizes say what it holds:
 //   f  small numbers       p  positive ones        u  inside (-1, 1)     d  no two equal
-//   q  inside (0, 1)
+//   q  inside (0, 1)       s  sorted along the last dim
 //   m  symmetric, positive definite matrices       l  lower triangles    z  complex numbers
 //   i7 indices below 7     n  whole numbers        b  truth values       t{0,2,5} these indices
 // Numbers after f, n and z are the bits of an element (f32, bf16, n8, z64), by default 64 (z: 128).

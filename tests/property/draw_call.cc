@@ -131,6 +131,7 @@ class SchemaDraw {
     }
     if (contains(name, {"ind", "target", "offset", "length"})) v.tensor.kind = "i", v.tensor.number = 4;
     if (contains(name, {"mask", "condition"})) v.tensor.kind = "b";
+    if (contains(name, {"sorted", "boundaries"})) v.tensor.kind = "s";
     return v;
   }
 

@@ -292,6 +292,12 @@ TEST(ViewRules, ViewAddsAndDropsDimsOfSizeOne) {
   EXPECT_EQ(rule_of(view_call({}, {1, 1})), "* -> 1 1");
 }
 
+TEST(ViewRules, ViewKeepsASplitInFrontOfWhatHasNoCommonNames) {
+  EXPECT_EQ(rule_of(view_call({48, 35, 26}, {24, 4, 35, 13})), "*(x0 x1!) _ _ -> x0 _ _ _");
+  EXPECT_EQ(rule_of(view_call({12, 5, 4, 7}, {6, 4, 10, 7})), "*(x0 x1!) _ _ x2 -> x0 _ _ x2");
+  EXPECT_EQ(rule_of(view_call({6, 4, 10}, {12, 5, 4})), "*x0 (x1 x2!) _ -> (x0 x1) _ _");
+}
+
 TEST(ViewRules, ViewDoesNotSplitWhatHasNoCommonNames) {
   EXPECT_EQ(rule_of(view_call({6, 4, 5}, {8, 3, 5})), "*_ _ x0 -> _ _ x0");
   EXPECT_EQ(rule_of(view_call({6, 4, 5}, {8, -1, 5})), "*_.. -> _..");

@@ -40,12 +40,11 @@ RuleUse along_dim(const OpCall& call, Rule rule, Rule whole) {
 }
 
 // The source has the sizes of `self`, but at the indexed dim that of the index.
-RuleUse with_source(const OpCall& call, Rule rule) {
+RuleUse with_source(const OpCall& call, Rule rule, Rule whole) {
   const auto dim = indexed_dim(call);
   const Shape index = call.shape("index");
   Shape expected = call.shape("self");
   if (dim && index.size() == 1) expected[static_cast<std::size_t>(*dim)] = index[0];
-  const Rule whole = "_.., _.., _.. -> _..";
   return call.shape("source") == expected ? along_dim(call, rule, whole) : RuleUse{whole};
 }
 
@@ -63,21 +62,25 @@ RuleUse index_select(const OpCall& call) {
 
 void add_along_dim(RuleTable& ops) {
   ops.choose("index_select", index_select);
-  ops.choose("index_fill.int_Scalar", [](const OpCall& call) {
-    return along_dim(call, "a.. s! b.., _ -> a.. s! b..", "_.., _.. -> _..");
-  });
+  // The same number everywhere is its own maximum, minimum and average.
+  ops.choose(
+         "index_fill.int_Scalar",
+         [](const OpCall& call) { return along_dim(call, "a.. s! b.., _ -> a.. s! b..", "_.., _.. -> _.."); })
+      .keeps({{ReduceOp::min, ReduceOp::min, 0},
+              {ReduceOp::max, ReduceOp::max, 0},
+              {ReduceOp::avg, ReduceOp::avg, 0}});
   ops.choose("index_fill.int_Tensor", [](const OpCall& call) {
-    return along_dim(call, "a.. s! b.., _, _.. -> a.. s! b..", "_.., _.., _.. -> _..");
+    return along_dim(call, "+a.. s! b.., _, +_.. -> a.. s! b..", "+_.., _.., +_.. -> _..");
   });
   // What is added may be split along the index; what replaces may not.
   ops.choose("index_add", [](const OpCall& call) {
-    return with_source(call, "+a.. s! b.., i, *a.. i b.. -> a.. s! b..");
+    return with_source(call, "+a.. s! b.., i, *a.. i b.. -> a.. s! b..", "+_.., _.., *_.. -> _..");
   });
   ops.choose("index_copy", [](const OpCall& call) {
-    return with_source(call, "+a.. s! b.., i!, +a.. i! b.. -> a.. s! b..");
+    return with_source(call, "+a.. s! b.., i!, +a.. i! b.. -> a.. s! b..", "+_.., _.., +_.. -> _..");
   });
   ops.choose("index_reduce", [](const OpCall& call) {
-    return with_source(call, "a.. s! b.., i!, a.. i! b.. -> a.. s! b..");
+    return with_source(call, "a.. s! b.., i!, a.. i! b.. -> a.. s! b..", "_.., _.., _.. -> _..");
   });
 }
 
@@ -161,6 +164,8 @@ struct Indexed {
   std::string self, indices, taken;
   Shape taken_sizes;  // of places
   bool is_mask = false;
+  std::vector<std::pair<std::string, std::int64_t>> behind =
+      {};  // the dims that follow the places, with sizes
 };
 
 // Dims that no index names may be split, and so may the places, if all indices have one shape. They come
@@ -189,6 +194,7 @@ std::optional<Indexed> indexed_dims(const OpCall& call) {
     const std::string name = " x" + std::to_string(d);
     text.self += name;
     text.taken += name;
+    text.behind.emplace_back(name, self[d]);
     text.taken_sizes.push_back(self[d++]);
   };
   for (auto index = indices.begin(); index != indices.end(); ++index) {
@@ -200,6 +206,7 @@ std::optional<Indexed> indexed_dims(const OpCall& call) {
     }
     if (index == first && is_adjacent) {
       text.taken += places;
+      text.behind.clear();
       text.taken_sizes.insert(text.taken_sizes.end(), shapes[0].begin(), shapes[0].end());
     }
     for (std::size_t end = d + width; d < end; ++d) text.self += " s" + std::to_string(d) + "!";
@@ -215,8 +222,7 @@ RuleUse index(const OpCall& call) {
 }
 
 // One number for all that a mask names: element by element.
-RuleUse put_by_mask(const OpCall& call, const Indexed& text) {
-  if (!call.shape("values").empty()) return {"_.., _..[], _.. -> _.."};
+RuleUse put_number_by_mask(const OpCall& call, const Indexed& text) {
   std::string self, mask;
   for (std::size_t d = 0; d < call.shape("self").size(); ++d) {
     const std::string number = std::to_string(d);
@@ -226,15 +232,31 @@ RuleUse put_by_mask(const OpCall& call, const Indexed& text) {
   return {Rule::parse(self + "," + mask + "[], ->" + self)};
 }
 
+// The dims of what is put: those of what would be taken, or the last of them, the same for all places.
+std::optional<std::string> values_dims(const Shape& values, const Indexed& text) {
+  if (!text.is_mask && values == text.taken_sizes) return text.taken;
+  if (values.size() > text.behind.size()) return std::nullopt;
+  std::string dims;
+  const std::size_t first = text.behind.size() - values.size();
+  for (std::size_t d = 0; d < values.size(); ++d) {
+    const auto& [name, size] = text.behind[first + d];
+    if (values[d] != size && values[d] != 1) return std::nullopt;
+    dims += values[d] == size ? name : " 1";
+  }
+  return dims;
+}
+
 // What is added may be split along the places; what replaces may not.
 RuleUse index_put(const OpCall& call) {
+  const bool is_added = call.flag("accumulate");
   const auto text = indexed_dims(call);
-  if (text && text->is_mask) return put_by_mask(call, *text);
-  if (!text || call.shape("values") != text->taken_sizes) return {"_.., _..[], _.. -> _.."};
-  if (call.flag("accumulate")) {
-    return {Rule::parse("+" + text->self + "," + text->indices + "[], *" + text->taken + " ->" + text->self)};
-  }
-  return {Rule::parse("+" + text->self + ", i..![], +" + text->taken + " ->" + text->self)};
+  if (text && text->is_mask && call.shape("values").empty() && !is_added)
+    return put_number_by_mask(call, *text);
+  const auto values = text ? values_dims(call.shape("values"), *text) : std::nullopt;
+  if (!values) return {is_added ? Rule("+_.., _..[], *_.. -> _..") : Rule("+_.., _..[], +_.. -> _..")};
+  const std::string places = text->is_mask ? " _.." : is_added ? " i.." : " i..!";
+  return {Rule::parse("+" + text->self + "," + places + "[]," + (is_added ? "*" : "+") + *values + " ->" +
+                      text->self)};
 }
 
 void add_indexing(RuleTable& ops) {
@@ -244,16 +266,31 @@ void add_indexing(RuleTable& ops) {
 
 // ---- an index into all elements, or into a sorted list ----
 
+// The largest of some values has the last place of them, and the smallest the first.
+std::vector<KeptReduction> keeps_places_of(int values) {
+  return {{ReduceOp::max, ReduceOp::max, values}, {ReduceOp::min, ReduceOp::min, values}};
+}
+
+// A place in a sorted list is how many of its elements come before: each part of the list counts its own.
 RuleUse searchsorted(const OpCall& call) {
-  if (call.shape("sorted_sequence").size() == 1) return {"_, a.., _? -> a.."};
-  return {"a.. _, a.. i, a.. _? -> a.. i"};
+  const bool is_list = call.shape("sorted_sequence").size() == 1;
+  if (call.has("sorter"))
+    return {is_list ? Rule("_, a.., _? -> a..") : Rule("a.. _, a.. i, a.. _? -> a.. i")};
+  return {is_list ? Rule("b, a.., _? -> a..") : Rule("a.. b, a.. i, a.. _? -> a.. i")};
+}
+
+// An element is in a set if it is in a part of it, and not in it if it is in none.
+RuleUse isin(const OpCall& call) {
+  RuleUse use{"..., t.. -> ..."};
+  use.contracted = call.flag("invert") ? ReduceOp::min : ReduceOp::max;
+  return use;
 }
 
 void add_lookups(RuleTable& ops) {
   ops.add("take", "*_.., i.. -> i..");
-  ops.add("bucketize.Tensor", "..., _ -> ...");
-  ops.add("isin.Tensor_Tensor", "..., _.. -> ...");
-  ops.choose("searchsorted.Tensor", searchsorted);
+  ops.add("bucketize.Tensor", "..., b -> ...").keeps(keeps_places_of(0));
+  ops.choose("isin.Tensor_Tensor", isin);
+  ops.choose("searchsorted.Tensor", searchsorted).keeps(keeps_places_of(1));
 }
 
 }  // namespace

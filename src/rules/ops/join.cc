@@ -61,8 +61,8 @@ RuleUse replace_part(const OpCall& call, Rule rule, bool src_has_dim) {
 }  // namespace
 
 void add_join_rules(RuleTable& ops) {
-  ops.choose("cat", cat);
-  ops.choose({"stack", "_stack"}, stack);
+  ops.choose("cat", cat).keeps(keeps_any());
+  for (const char* op : {"stack", "_stack"}) ops.choose(op, stack).keeps(keeps_any());
   ops.choose("slice_scatter", [](const OpCall& call) {
     return replace_part(call, "+a.. s! b.., +a.. _ b.. -> a.. s! b..", true);
   });

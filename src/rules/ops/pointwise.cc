@@ -11,6 +11,28 @@ std::vector<KeptReduction> keeps_order() {
   return {{ReduceOp::min, ReduceOp::min}, {ReduceOp::max, ReduceOp::max}};
 }
 
+// Of the opposite order: what was the largest is the smallest.
+std::vector<KeptReduction> turns_order() {
+  return {{ReduceOp::min, ReduceOp::max}, {ReduceOp::max, ReduceOp::min}};
+}
+
+// Of equal order in that operand, whatever the others are: these are whole.
+std::vector<KeptReduction> keeps_order_in(std::initializer_list<int> operands) {
+  std::vector<KeptReduction> kept;
+  for (const int operand : operands) {
+    kept.push_back({ReduceOp::min, ReduceOp::min, operand});
+    kept.push_back({ReduceOp::max, ReduceOp::max, operand});
+  }
+  return kept;
+}
+
+// The larger of two, or the smaller: of what is pending so in both, too.
+std::vector<KeptReduction> chooses_by(ReduceOp op) {
+  std::vector<KeptReduction> kept = keeps_order_in({0, 1});
+  kept.push_back({op, op});
+  return kept;
+}
+
 // A cast to whole numbers or to bool does not commute with a sum. Numbers of c10::ScalarType.
 bool keeps_sums(std::int64_t dtype) {
   constexpr std::int64_t kHalf = 5, kComplexDouble = 10, kBFloat16 = 15;
@@ -68,66 +90,25 @@ void add_linear(RuleTable& ops) {
 }
 
 void add_unary(RuleTable& ops) {
-  ops.add({"abs",
-           "angle",
-           "sgn",
-           "sign",
-           "signbit",
-           "ceil",
-           "floor",
-           "trunc",
-           "frac",
-           "round",
-           "round.decimals",
-           "reciprocal",
-           "sqrt",
-           "rsqrt",
-           "exp",
-           "exp2",
-           "expm1",
-           "log",
-           "log2",
-           "log10",
-           "log1p",
-           "sin",
-           "cos",
-           "tan",
-           "asin",
-           "acos",
-           "atan",
-           "sinh",
-           "cosh",
-           "tanh",
-           "asinh",
-           "acosh",
-           "atanh",
-           "sinc",
-           "erf",
-           "erfc",
-           "erfinv",
-           "lgamma",
-           "digamma",
-           "polygamma",
-           "mvlgamma",
-           "i0",
-           "logit",
-           "sigmoid",
-           "nan_to_num",
-           "isnan",
-           "isinf",
-           "isposinf",
-           "isneginf",
-           "bitwise_not",
-           "logical_not"},
+  ops.add({"abs",    "angle",   "signbit",   "frac",     "reciprocal",  "sqrt",       "rsqrt",
+           "log",    "log2",    "log10",     "log1p",    "sin",         "cos",        "tan",
+           "asin",   "acos",    "cosh",      "acosh",    "atanh",       "sinc",       "erfinv",
+           "lgamma", "digamma", "polygamma", "mvlgamma", "i0",          "logit",      "nan_to_num",
+           "isnan",  "isinf",   "isposinf",  "isneginf", "bitwise_not", "logical_not"},
           "... -> ...");
   ops.add(
       {"special_airy_ai", "special_bessel_j0", "special_bessel_j1", "special_bessel_y0", "special_bessel_y1",
-       "special_entr", "special_erfcx", "special_i0e", "special_i1", "special_i1e", "special_log_ndtr",
+       "special_entr", "special_i0e", "special_i1", "special_i1e", "special_log_ndtr",
        "special_modified_bessel_i0", "special_modified_bessel_i1", "special_modified_bessel_k0",
        "special_modified_bessel_k1", "special_ndtri", "special_scaled_modified_bessel_k0",
        "special_scaled_modified_bessel_k1", "special_spherical_bessel_j0"},
       "... -> ...");
   ops.add("frexp.Tensor", "... -> ..., ...");
+  // Of all numbers, so that no term of a pending maximum is outside of what they take.
+  ops.add({"ceil", "floor", "trunc", "round", "round.decimals", "sgn", "sign", "exp", "exp2", "expm1", "atan",
+           "sinh", "tanh", "asinh", "erf", "sigmoid"},
+          "... -> ...", keeps_order());
+  ops.add({"erfc", "special_erfcx"}, "... -> ...", turns_order());
 }
 
 // One tensor and numbers. A number added to a pending sum would be added once on each rank.
@@ -136,6 +117,7 @@ void add_with_scalar(RuleTable& ops) {
           {{ReduceOp::min, ReduceOp::min, -1, kOfFloats},
            {ReduceOp::max, ReduceOp::max, -1, kOfFloats},
            {ReduceOp::avg, ReduceOp::avg, -1, kOfFloats}});
+  ops.add({"clamp", "clamp_min", "clamp_max"}, "... -> ...", keeps_order());
   ops.add({"rsub.Scalar",
            "_add_relu.Scalar",
            "div.Scalar_mode",
@@ -148,9 +130,6 @@ void add_with_scalar(RuleTable& ops) {
            "copysign.Scalar",
            "xlogy.Scalar_Other",
            "xlogy.Scalar_Self",
-           "clamp",
-           "clamp_min",
-           "clamp_max",
            "eq.Scalar",
            "ne.Scalar",
            "lt.Scalar",
@@ -214,17 +193,11 @@ void add_binary(RuleTable& ops) {
            "copysign.Tensor",
            "nextafter",
            "heaviside",
-           "fmax",
-           "fmin",
            "gcd",
            "lcm",
            "igamma",
            "igammac",
-           "logaddexp",
-           "logaddexp2",
            "xlogy.Tensor",
-           "clamp_min.Tensor",
-           "clamp_max.Tensor",
            "eq.Tensor",
            "ne.Tensor",
            "lt.Tensor",
@@ -242,7 +215,6 @@ void add_binary(RuleTable& ops) {
            "__lshift__.Tensor",
            "__rshift__.Tensor",
            "polar",
-           "masked_fill.Scalar",
            "_standard_gamma_grad",
            "_prelu_kernel"},
           "..., ... -> ...");
@@ -253,23 +225,22 @@ void add_binary(RuleTable& ops) {
            "special_shifted_chebyshev_polynomial_v", "special_shifted_chebyshev_polynomial_w",
            "special_xlog1py", "special_zeta"},
           "..., ... -> ...");
-  // One operand that is whole is compared with every term.
-  ops.add("maximum", "..., ... -> ...")
-      .keeps({{ReduceOp::max, ReduceOp::max},
+  ops.add({"maximum", "fmax", "clamp_min.Tensor"}, "..., ... -> ...", chooses_by(ReduceOp::max));
+  ops.add({"minimum", "fmin", "clamp_max.Tensor"}, "..., ... -> ...", chooses_by(ReduceOp::min));
+  ops.add({"logaddexp", "logaddexp2"}, "..., ... -> ...", keeps_order_in({0, 1}));
+  // The same number everywhere is its own maximum, minimum and average.
+  ops.add("masked_fill.Scalar", "..., ... -> ...")
+      .keeps({{ReduceOp::min, ReduceOp::min, 0},
               {ReduceOp::max, ReduceOp::max, 0},
-              {ReduceOp::max, ReduceOp::max, 1}});
-  ops.add("minimum", "..., ... -> ...")
-      .keeps({{ReduceOp::min, ReduceOp::min},
-              {ReduceOp::min, ReduceOp::min, 0},
-              {ReduceOp::min, ReduceOp::min, 1}});
+              {ReduceOp::avg, ReduceOp::avg, 0}});
   ops.add({"_dirichlet_grad", "masked_fill.Tensor"}, "..., ..., ... -> ...");
-  ops.add("clamp.Tensor", "..., ...?, ...? -> ...");
+  ops.add("clamp.Tensor", "..., ...?, ...? -> ...").keeps(keeps_order_in({0}));
 }
 
 void add_activations(RuleTable& ops) {
-  ops.add({"relu", "leaky_relu", "elu", "celu", "gelu", "silu", "mish", "softplus", "threshold", "hardtanh",
-           "hardsigmoid", "hardswish", "hardshrink", "softshrink"},
+  ops.add({"leaky_relu", "elu", "celu", "gelu", "silu", "mish", "softplus", "threshold", "hardswish"},
           "... -> ...");
+  ops.add({"relu", "hardtanh", "hardsigmoid", "hardshrink", "softshrink"}, "... -> ...", keeps_order());
   ops.add("log_sigmoid_forward", "... -> ..., ...");
   ops.add("glu", "a.. s! b.. -> a.. _ b..").at("s", "dim");
 
@@ -290,7 +261,7 @@ void add_overwriting(RuleTable& ops) {
   ops.add("copy", "..., ... -> ...").shape_only("self");
   ops.add("fill.Scalar", "... -> ...").shape_only("self");
   ops.add("fill.Tensor", "..., ... -> ...").shape_only("self");
-  ops.add("zero", "*... -> ...").shape_only("self");
+  ops.add("zero", "*... -> ...").shape_only("self").keeps(keeps_any());
 }
 
 }  // namespace

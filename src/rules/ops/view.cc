@@ -73,7 +73,7 @@ std::optional<Shape> resolved(Shape sizes, std::int64_t count) {
 }
 
 // Reads two shapes of equally many elements from the left. Between two places where both begin a
-// dim, the dims of each are made of the same names, if the places of all dims divide each other.
+// dim, the dims of each are made of the same names, as far as the places of all dims divide each other.
 class ViewRule {
  public:
   ViewRule(Shape from, Shape to) : from_(std::move(from)), to_(std::move(to)) {}
@@ -130,21 +130,36 @@ class ViewRule {
     std::set_union(from_ends_.begin(), from_ends_.end(), to_ends_.begin(), to_ends_.end(),
                    std::back_inserter(all));
     all.erase(std::unique(all.begin(), all.end()), all.end());
-    const bool has_names = divide_each_other(all) && fits(from_ends_, all) && fits(to_ends_, all);
+    all.resize(nameable(all));
+    if (!all.empty() && !(fits(from_ends_, all) && fits(to_ends_, all))) all.clear();
     std::vector<std::string> names;
-    for (std::size_t i = 0; has_names && i < all.size(); ++i) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
       names.push_back(name(sizes_.size()));
       sizes_[names.back()] = i == 0 ? all[0] : all[i] / all[i - 1];
+    }
+    if (!all.empty() && !std::binary_search(from_ends_.begin(), from_ends_.end(), all.back())) {
+      rest_ = name(sizes_.size());
+      sizes_[rest_] = dim_end(all.back()) / all.back();
     }
     write(from_ends_, all, names, from_text_);
     write(to_ends_, all, names, to_text_);
   }
 
-  static bool divide_each_other(const Ends& ends) {
-    for (std::size_t i = 1; i < ends.size(); ++i) {
-      if (ends[i] % ends[i - 1] != 0) return false;
-    }
-    return true;
+  // How many of the ends can be those of names: each divides the next, the last is one of the result, and the
+  // dim of the operand in which it lies is cut evenly.
+  std::size_t nameable(const Ends& all) const {
+    std::size_t count = 1;
+    while (count < all.size() && all[count] % all[count - 1] == 0) ++count;
+    const auto can_be_last = [&](std::int64_t end) {
+      return dim_end(end) % end == 0 && std::binary_search(to_ends_.begin(), to_ends_.end(), end);
+    };
+    while (count > 0 && !can_be_last(all[count - 1])) --count;
+    return count;
+  }
+
+  // Where the dim of the operand ends in which `place` lies.
+  std::int64_t dim_end(std::int64_t place) const {
+    return *std::lower_bound(from_ends_.begin(), from_ends_.end(), place);
   }
 
   // A compound holds a limited number of names.
@@ -152,28 +167,32 @@ class ViewRule {
     std::int64_t begin = 0;
     for (const std::int64_t end : dims) {
       const auto is_inside = [&](std::int64_t e) { return e > begin && e <= end; };
-      if (std::count_if(all.begin(), all.end(), is_inside) > DimPattern::kMaxNames) return false;
+      const bool has_rest = begin < all.back() && all.back() < end;
+      if (std::count_if(all.begin(), all.end(), is_inside) + has_rest > DimPattern::kMaxNames) return false;
       begin = end;
     }
     return true;
   }
 
-  // Each dim as the names that end inside it; without names, as what cannot be split.
-  static void write(const Ends& dims, const Ends& all, const std::vector<std::string>& names,
-                    std::string& text) {
+  // Each dim as the names that end inside it, and the rest of the last one; without names, as what cannot be
+  // split.
+  void write(const Ends& dims, const Ends& all, const std::vector<std::string>& names,
+             std::string& text) const {
     std::size_t at = 0;
+    std::int64_t begin = 0;
     for (const std::int64_t end : dims) {
       // Inner dims of size 1 end where the dim before them ends.
-      if (at > 0 && all[at - 1] == end) {
+      if (begin == end) {
         text += " 1";
         continue;
       }
       std::string parts;
       const std::size_t first = at;
-      for (; at < all.size() && all[at] <= end; ++at) {
-        if (!names.empty()) parts += (at > first ? " " : "") + names[at];
-      }
-      text += names.empty() ? " _" : at - first > 1 ? " (" + parts + ")" : " " + parts;
+      for (; at < all.size() && all[at] <= end; ++at) parts += (at > first ? " " : "") + names[at];
+      const bool has_rest = at > first && all[at - 1] < end;
+      if (has_rest) parts += " " + rest_ + "!";
+      text += at == first ? " _" : at - first + has_rest > 1 ? " (" + parts + ")" : " " + parts;
+      begin = end;
     }
   }
 
@@ -181,6 +200,7 @@ class ViewRule {
   std::size_t from_at_ = 0, to_at_ = 0;
   Ends from_ends_, to_ends_;
   std::string from_text_, to_text_;
+  std::string rest_;  // of the operand's dim in which the last name of a group lies, if any
   std::map<std::string, std::int64_t> sizes_;
 };
 
