@@ -45,7 +45,12 @@ check: setup     ## what a change must pass: format, clang-tidy on changed sourc
 	@$(MAKE) test
 
 MINUTES ?= 60
-soak: build      ## the property test with other seeds for an hour (MINUTES=…)
+FAULTS  ?= 200
+soak: build      ## long forms: faults in training (FAULTS=…), drawn orders, memory, mutations, other seeds for an hour (MINUTES=…)
+	@tools/soak_faults.py $(FAULTS) $(BUILD)
+	@MESHTORCH_FAULT_SEEDS=300 MESHTORCH_WORLDS=2000 MESHTORCH_STEPS=20000 MESHTORCH_MUTATIONS=1000000 \
+	  $(BUILD)/tests/dist_tests --gtest_filter='Programs/Lab.*:FlatMemory.*:Mutations.*' --gtest_brief=1
+	@MESHTORCH_MUTATIONS=1000000 $(BUILD)/tests/unit_tests --gtest_filter='Mutations.*' --gtest_brief=1
 	@tools/soak.sh $(MINUTES) $(BUILD)
 
 format:          ## format the sources in place

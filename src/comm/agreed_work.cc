@@ -11,6 +11,13 @@
 
 namespace meshtorch {
 
+namespace {
+
+// A caller that waits for its result soon meets by itself, which saves two changes of threads.
+constexpr std::chrono::microseconds kCallersChance(300);
+
+}  // namespace
+
 // A call that outlives its arguments.
 class StoredCall : public GroupCall {
  public:
@@ -52,7 +59,13 @@ void AgreedWork::settle(c10::intrusive_ptr<c10d::Work> work, std::exception_ptr 
   settled_.notify_all();
 }
 
+bool AgreedWork::is_settled() const {
+  const std::scoped_lock lock(own_mutex_);
+  return is_settled_;
+}
+
 const c10::intrusive_ptr<c10d::Work>& AgreedWork::started() {
+  if (!is_settled()) help_(*this);
   std::unique_lock lock(own_mutex_);
   settled_.wait(lock, [&] { return is_settled_; });
   if (error_) std::rethrow_exception(error_);
@@ -80,16 +93,18 @@ bool AgreedWork::wait(std::chrono::milliseconds timeout) {
     return work->wait(timeout);
   } catch (...) {
     const std::string reason = error_text(std::current_exception());
-    TORCH_CHECK(false, "meshtorch: a collective failed after all ranks had come\n  ", explain_(),
+    TORCH_CHECK(false, "meshtorch: a collective failed after all ranks had come\n  ", explain_(reason),
                 "\n  backend: ", reason, "\n  do: see what happened to the rank that is gone or late");
   }
 }
 
 struct Courier::Job {
-  Job(const GroupCall& given, c10::intrusive_ptr<AgreedWork> its_work)
-      : call(given), work(std::move(its_work)) {}
+  Job(const GroupCall& given, c10::intrusive_ptr<AgreedWork> its_work, bool came)
+      : call(given), work(std::move(its_work)), has_come(came) {}
   StoredCall call;
   c10::intrusive_ptr<AgreedWork> work;
+  bool has_come;  // the caller came to the meeting and found that a member is late
+  const std::chrono::steady_clock::time_point posted = std::chrono::steady_clock::now();
   // Tensors of the caller may be those of inference mode: they are written in the caller's mode.
   const bool is_inference = c10::InferenceMode::is_enabled();
 };
@@ -111,54 +126,101 @@ Courier::~Courier() {
   thread_.join();
 }
 
-void Courier::post(const GroupCall& call, c10::intrusive_ptr<AgreedWork> work) {
-  auto job = std::make_unique<Job>(call, std::move(work));
-  const std::scoped_lock lock(mutex_);
-  jobs_.push_back(std::move(job));
+void Courier::post(const GroupCall& call, const c10::intrusive_ptr<AgreedWork>& work) {
+  std::unique_lock lock(mutex_);
+  bool has_come = false;
+  if (jobs_.empty() && !is_busy_) {
+    is_busy_ = true;
+    lock.unlock();
+    has_come = !come_and_start(call, work);
+    lock.lock();
+    is_busy_ = false;
+    idle_.notify_all();
+    if (!has_come) {
+      if (!jobs_.empty()) posted_.notify_all();
+      return;
+    }
+    // Before what other threads posted meanwhile.
+    jobs_.push_front(std::make_unique<Job>(call, work, has_come));
+  } else {
+    jobs_.push_back(std::make_unique<Job>(call, work, has_come));
+  }
   posted_.notify_all();
+}
+
+bool Courier::come_and_start(const GroupCall& call, const c10::intrusive_ptr<AgreedWork>& work) {
+  try {
+    meeting_->brought() = {};
+    if (!meeting_->come(call)) return false;
+    meeting_->meet(call, /*have_all_come=*/true, timeout_);
+    meeting_->leave();
+  } catch (...) {
+    work->refuse(std::current_exception());
+    return true;
+  }
+  work->start();
+  return true;
 }
 
 void Courier::drain() {
   std::unique_lock lock(mutex_);
   is_draining_ = true;
+  posted_.notify_all();
   idle_.wait(lock, [&] { return jobs_.empty() && !is_busy_; });
 }
 
-std::string Courier::explain() const {
+std::string Courier::obstacle() const {
   // A process that is gone shows so a moment after its connections are closed.
   for (int i = 0; i < 20; ++i) {
     if (std::string obstacle = membership_->obstacle(); !obstacle.empty()) return obstacle;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  return meeting_->describe();
+  return {};
+}
+
+void Courier::give_up(const std::string& reason) const {
+  membership_->say(LastWords::gave_up, "failed after all ranks had come: " + reason);
+}
+
+void Courier::help(const AgreedWork& work) {
+  std::unique_lock lock(mutex_);
+  while (!is_busy_ && !jobs_.empty() && !work.is_settled()) run_first(lock);
+}
+
+void Courier::run_first(std::unique_lock<std::mutex>& lock) {
+  std::unique_ptr<Job> job = std::move(jobs_.front());
+  jobs_.pop_front();
+  is_busy_ = true;
+  lock.unlock();
+  try {
+    if (!job->has_come) meeting_->brought() = {};
+    meeting_->meet(job->call, !job->has_come && meeting_->come(job->call), timeout_);
+    meeting_->leave();
+    const c10::InferenceMode as_caller(job->is_inference);
+    job->work->start();
+  } catch (...) {
+    job->work->refuse(std::current_exception());
+    if (is_draining_) membership_->stop_waiting();  // nobody asks for the rest
+  }
+  job.reset();
+  lock.lock();
+  is_busy_ = false;
+  idle_.notify_all();
+  if (!jobs_.empty()) posted_.notify_all();
 }
 
 void Courier::run() {
   c10::setThreadName("mt_courier");
+  std::unique_lock lock(mutex_);
   for (;;) {
-    std::vector<std::unique_ptr<Job>> jobs;
-    {
-      std::unique_lock lock(mutex_);
-      posted_.wait(lock, [&] { return is_ending_ || !jobs_.empty(); });
-      if (jobs_.empty()) return;
-      jobs.swap(jobs_);
-      is_busy_ = true;
+    posted_.wait(lock, [&] { return !is_busy_ && (is_ending_ || !jobs_.empty()); });
+    if (jobs_.empty()) return;
+    const auto due = jobs_.front()->posted + kCallersChance;
+    if (!is_draining_ && std::chrono::steady_clock::now() < due) {
+      posted_.wait_until(lock, due, [&] { return is_draining_.load(); });
+    } else {
+      run_first(lock);
     }
-    for (const auto& job : jobs) {
-      try {
-        meeting_->brought() = {};
-        meeting_->enter(job->call, timeout_);
-        meeting_->leave();
-        const c10::InferenceMode as_caller(job->is_inference);
-        job->work->start();
-      } catch (...) {
-        job->work->refuse(std::current_exception());
-        if (is_draining_) membership_->stop_waiting();  // nobody asks for the rest
-      }
-    }
-    const std::scoped_lock lock(mutex_);
-    is_busy_ = false;
-    idle_.notify_all();
   }
 }
 

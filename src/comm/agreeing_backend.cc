@@ -3,23 +3,35 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include <cstdlib>
-#include <string_view>
-
 #include "comm/agreed_work.h"
+#include "comm/completed_work.h"
+#include "comm/rank_context.h"
+#include "comm/remote_ranks.h"
 #include "comm/tensor_calls.h"
 
 namespace meshtorch {
 namespace {
 
-class AgreeingBackend : public c10d::Backend {
+// The other members of a group, on this host and on others; either may be none.
+struct Peers {
+  std::shared_ptr<HostMembership> membership;
+  std::shared_ptr<Courier> courier;
+  std::unique_ptr<RemoteRanks> remote;
+
+  // Called when the backend failed, which is told to the members on this host.
+  std::string explain(const std::string& backend_words) const {
+    std::string reason = courier ? courier->obstacle() : "";
+    if (reason.empty() && remote) reason = remote->explain(backend_words);
+    if (reason.empty()) reason = courier->describe();
+    if (courier) courier->give_up(reason);
+    return reason;
+  }
+};
+
+class AgreeingBackend : public c10d::Backend, public Comparing {
  public:
-  AgreeingBackend(c10::intrusive_ptr<c10d::Backend> inner, std::shared_ptr<Courier> courier,
-                  std::shared_ptr<HostMembership> membership)
-      : Backend(inner->getRank(), inner->getSize()),
-        inner_(std::move(inner)),
-        courier_(std::move(courier)),
-        membership_(std::move(membership)) {}
+  AgreeingBackend(c10::intrusive_ptr<c10d::Backend> inner, std::shared_ptr<const Peers> peers)
+      : Backend(inner->getRank(), inner->getSize()), inner_(std::move(inner)), peers_(std::move(peers)) {}
 
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
@@ -28,11 +40,12 @@ class AgreeingBackend : public c10d::Backend {
   const std::string getBackendName() const override { return inner_->getBackendName(); }
   void setTimeout(std::chrono::milliseconds timeout) override {
     inner_->setTimeout(timeout);
-    courier_->set_timeout(timeout);
+    if (peers_->courier) peers_->courier->set_timeout(timeout);
   }
   void shutdown() override {
-    courier_->drain();
-    membership_->leave();
+    if (!peers_->courier) return;
+    peers_->courier->drain();
+    peers_->membership->leave();
   }
   void abort() override { inner_->abort(); }
   void setSequenceNumberForGroup() override { inner_->setSequenceNumberForGroup(); }
@@ -114,9 +127,22 @@ class AgreeingBackend : public c10d::Backend {
   }
 
   // Between two ranks, at their own pace.
-  WorkPtr send(Tensors& tensors, int to, int tag) override { return inner_->send(tensors, to, tag); }
-  WorkPtr recv(Tensors& tensors, int from, int tag) override { return inner_->recv(tensors, from, tag); }
-  WorkPtr recvAnysource(Tensors& tensors, int tag) override { return inner_->recvAnysource(tensors, tag); }
+  WorkPtr send(Tensors& tensors, int to, int tag) override {
+    return explained([=, this, t = tensors]() mutable { return inner_->send(t, to, tag); });
+  }
+  WorkPtr recv(Tensors& tensors, int from, int tag) override {
+    return explained([=, this, t = tensors]() mutable { return inner_->recv(t, from, tag); });
+  }
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override {
+    return explained([=, this, t = tensors]() mutable { return inner_->recvAnysource(t, tag); });
+  }
+
+  void compare(const GroupCall& call) override {
+    if (!peers_->courier) return;
+    const auto nothing = work_of([this] { return completed_work(rank_, {}); });
+    peers_->courier->post(call, nothing);
+    nothing->wait(kNoTimeout);
+  }
 
  private:
   template <class Options>
@@ -128,39 +154,52 @@ class AgreeingBackend : public c10d::Backend {
     return static_cast<int>(opts.reduceOp.op_);
   }
 
-  WorkPtr agreed(CallKind kind, const OtherArguments& arguments, AgreedWork::Start start) {
-    auto work = c10::make_intrusive<AgreedWork>(
-        rank_, std::move(start), [courier = std::weak_ptr<Courier>(courier_)] {
-          const auto alive = courier.lock();  // a result may be waited for after its group is gone
-          return alive ? alive->explain() : "the group is gone";
+  c10::intrusive_ptr<AgreedWork> work_of(AgreedWork::Start start) {
+    return c10::make_intrusive<AgreedWork>(
+        rank_, std::move(start),
+        [peers = std::weak_ptr<const Peers>(peers_)](const std::string& backend_words) -> std::string {
+          const auto alive = peers.lock();  // a result may be waited for after its group is gone
+          return alive ? alive->explain(backend_words) : "the group is gone";
+        },
+        [peers = std::weak_ptr<const Peers>(peers_)](const AgreedWork& work) {
+          if (const auto alive = peers.lock(); alive && alive->courier) alive->courier->help(work);
         });
-    if (const GroupCall* declared = DeclaredCall::current()) {
-      courier_->post(*declared, work);
+  }
+  // Work that needs no agreement.
+  WorkPtr explained(AgreedWork::Start start) {
+    auto work = work_of(std::move(start));
+    work->start();
+    return work;
+  }
+  WorkPtr agreed(CallKind kind, const OtherArguments& arguments, AgreedWork::Start start) {
+    auto work = work_of(std::move(start));
+    if (!peers_->courier) {
+      work->start();
+    } else if (const GroupCall* declared = DeclaredCall::current()) {
+      peers_->courier->post(*declared, work);
     } else {
-      courier_->post(OtherCall(kind, arguments), work);
+      peers_->courier->post(OtherCall(kind, arguments), work);
     }
     return work;
   }
 
   c10::intrusive_ptr<c10d::Backend> inner_;
-  std::shared_ptr<Courier> courier_;
-  std::shared_ptr<HostMembership> membership_;
+  std::shared_ptr<const Peers> peers_;
 };
-
-bool is_off() {
-  const char* level = std::getenv("MESHTORCH_AGREEMENT");
-  return level != nullptr && std::string_view(level) == "off";
-}
 
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> with_agreement(c10::intrusive_ptr<c10d::Backend> inner,
                                                  const c10::intrusive_ptr<c10d::Store>& store,
-                                                 const std::vector<std::int64_t>& ranks,
-                                                 std::chrono::milliseconds timeout) {
-  if (is_off() || ranks.size() == 1) return inner;
+                                                 const std::vector<std::int64_t>& ranks, const World& world,
+                                                 const std::string& address) {
+  if (world.agreement == Agreement::off || ranks.size() == 1) return inner;
   const std::vector<int> members = members_on_host(*store, inner->getRank(), inner->getSize());
-  if (members.size() == 1) return inner;
+  const auto peers = std::make_shared<Peers>();
+  if (members.size() < ranks.size())
+    peers->remote =
+        std::make_unique<RemoteRanks>(*store, world.store, ranks, inner->getRank(), members, address);
+  if (members.size() == 1) return c10::make_intrusive<AgreeingBackend>(std::move(inner), peers);
   std::vector<int> world_ranks;
   int own = 0;
   for (const int member : members) {
@@ -168,9 +207,10 @@ c10::intrusive_ptr<c10d::Backend> with_agreement(c10::intrusive_ptr<c10d::Backen
     world_ranks.push_back(static_cast<int>(ranks[static_cast<std::size_t>(member)]));
   }
   c10d::PrefixStore host_store(c10::str("host of ", members[0], " meets"), store);
-  const auto membership = std::make_shared<HostMembership>(host_store, world_ranks, own, /*stage_bytes=*/64);
-  auto courier = std::make_shared<Courier>(membership, static_cast<int>(members.size()), timeout);
-  return c10::make_intrusive<AgreeingBackend>(std::move(inner), std::move(courier), membership);
+  peers->membership = std::make_shared<HostMembership>(host_store, world_ranks, own, /*stage_bytes=*/64);
+  peers->courier =
+      std::make_shared<Courier>(peers->membership, static_cast<int>(members.size()), world.timeout);
+  return c10::make_intrusive<AgreeingBackend>(std::move(inner), peers);
 }
 
 }  // namespace meshtorch

@@ -28,11 +28,6 @@ using nlohmann::ordered_json;
 
 std::uint64_t read(const std::atomic<std::uint64_t>& word) { return word.load(std::memory_order_relaxed); }
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
-}
-
 // Where records go by themselves; empty: nowhere.
 std::string asked_directory() {
   const char* directory = std::getenv("MESHTORCH_FLIGHT_RECORD");
@@ -79,6 +74,11 @@ Records& records() {
 
 }  // namespace
 
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
 FlightRecord::FlightRecord(int rank, int world_size)
     : rank_(rank),
       world_size_(world_size),
@@ -88,6 +88,36 @@ FlightRecord::FlightRecord(int rank, int world_size)
 double FlightRecord::seconds_per_tick() const {
   const std::chrono::duration<double> passed = std::chrono::system_clock::now() - first_time_;
   return passed.count() / static_cast<double>(std::max<std::uint64_t>(now() - first_ticks_, 1));
+}
+
+std::string FlightRecord::origin_of(const Place& place) {
+  std::array<std::uint64_t, kOriginWords + 1> words{};
+  for (std::size_t w = 0; w < kOriginWords; ++w) words[w] = read(place.origin[w]);
+  return reinterpret_cast<const char*>(words.data());
+}
+
+void FlightRecord::note_failure(const std::string& problem) {
+  {
+    const std::scoped_lock lock(mutex_);
+    failure_ = problem;
+    has_failed_ = true;
+  }
+  write_if_asked(problem);
+}
+
+std::string FlightRecord::failure() const {
+  const std::scoped_lock lock(mutex_);
+  return has_failed_ ? failure_ : "";
+}
+
+std::string FlightRecord::latest() const {
+  const std::size_t count = count_.load();
+  if (count == 0) return {};
+  const Place& place = places_[(count - 1) % kCalls];
+  const std::string origin = origin_of(place);
+  return c10::str(read(place.ended) == 0 ? "in " : "after ",
+                  to_string(static_cast<CallKind>(read(place.what) & 0xFFFFFFFF)), " #", read(place.number),
+                  origin.empty() ? "" : " for " + origin);
 }
 
 std::string FlightRecord::to_json(const std::string& reason) const {
@@ -116,9 +146,7 @@ std::string FlightRecord::to_json(const std::string& reason) const {
       if (dims > kDims) sizes.push_back("…");
     }
     if (op >= 0) call["reduction"] = to_string(static_cast<ReduceOp>(op));
-    std::array<std::uint64_t, kOriginWords + 1> origin{};
-    for (std::size_t w = 0; w < kOriginWords; ++w) origin[w] = read(place.origin[w]);
-    if (origin[0] != 0) call["for"] = reinterpret_cast<const char*>(origin.data());
+    if (const std::string origin = origin_of(place); !origin.empty()) call["for"] = origin;
     call["began"] = time_of(read(place.began));
     if (const std::uint64_t ended = read(place.ended); ended != 0) call["ended"] = time_of(ended);
     calls.push_back(std::move(call));

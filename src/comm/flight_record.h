@@ -37,6 +37,7 @@ class FlightRecord {
   // nor allocates. What is read meanwhile may be half of one call and half of another.
   std::size_t begin(std::uint64_t group, std::uint64_t number, const GroupCall& call) {
     const std::size_t count = count_.fetch_add(1, std::memory_order_relaxed);
+    if (has_failed_.load(std::memory_order_relaxed)) has_failed_.store(false, std::memory_order_relaxed);
     Place& place = places_[count % kCalls];
     write(place.ended, 0);
     write(place.began, now());
@@ -53,6 +54,12 @@ class FlightRecord {
   }
   void end(std::size_t place) { write(places_[place].ended, now()); }
 
+  // The latest call failed, in these words: why the rank goes, if it goes now.
+  void note_failure(const std::string& problem);
+  // Empty if the rank has called something since.
+  std::string failure() const;
+  // "in all_reduce #7 for aten::mm", or "after" it; empty before the first call.
+  std::string latest() const;
   // What the ring holds, the oldest call first; `reason` says why it is asked for.
   std::string to_json(const std::string& reason) const;
   // To rank_<number>.json in the directory, at once and whole.
@@ -84,6 +91,7 @@ class FlightRecord {
     }
     for (std::size_t i = 0; i < kOriginWords; ++i) write(place.origin[i], words[i]);
   }
+  static std::string origin_of(const Place& place);
   // Ticks of a clock that takes no system call to read.
   static std::uint64_t now() {
 #if defined(__x86_64__)
@@ -101,10 +109,15 @@ class FlightRecord {
   const std::chrono::system_clock::time_point first_time_;
   mutable std::atomic<bool> is_written_ = false;
   std::atomic<std::size_t> count_ = 0;
+  std::atomic<bool> has_failed_ = false;
+  std::string failure_;
   std::array<Place, kCalls> places_{};
   mutable std::mutex mutex_;
   std::vector<std::vector<int>> groups_;
 };
+
+// Of the machine, empty if it has none.
+std::string host_name();
 
 // The record of this rank of this process, made at the first call; ranks that are threads have one each.
 std::shared_ptr<FlightRecord> flight_record_of(int rank, int world_size);

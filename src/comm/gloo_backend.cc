@@ -21,6 +21,15 @@ bool meets_on_loopback() {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
+// Of a device that describes itself as "tcp, …, addr=[10.0.0.1]".
+std::string address_of(const std::string& device) {
+  constexpr std::string_view kBefore = "addr=[";
+  const std::size_t begin = device.find(kBefore);
+  if (begin == std::string::npos) return device;
+  const std::string rest = device.substr(begin + kBefore.size());
+  return rest.substr(0, rest.find(']'));
+}
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const World& world,
@@ -36,8 +45,9 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const World& world,
   } else {
     options->devices.push_back(ProcessGroupGloo::createDefaultDevice());
   }
+  const std::string address = address_of(options->devices[0]->str());
   auto gloo = c10::make_intrusive<ProcessGroupGloo>(store, rank, size, options);
-  return with_agreement(std::move(gloo), store, ranks, world.timeout);
+  return with_agreement(std::move(gloo), store, ranks, world, address);
 }
 
 }  // namespace meshtorch

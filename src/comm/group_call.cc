@@ -6,7 +6,7 @@
 namespace meshtorch {
 namespace {
 
-constexpr std::array<const char*, 13> kKindNames{"all_reduce",
+constexpr std::array<const char*, 14> kKindNames{"all_reduce",
                                                  "all_gather",
                                                  "all_gather_into_tensor",
                                                  "reduce_scatter",
@@ -18,7 +18,13 @@ constexpr std::array<const char*, 13> kKindNames{"all_reduce",
                                                  "gather",
                                                  "scatter",
                                                  "barrier",
-                                                 "send_recv"};
+                                                 "send_recv",
+                                                 "comparison"};
+
+// Of what calls are for, innermost first, all that is compared.
+const CallOrigin* next_of(const CallOrigin& origin) {
+  return compares_all_origins.load(std::memory_order_relaxed) ? origin.outer() : nullptr;
+}
 
 }  // namespace
 
@@ -26,12 +32,14 @@ const char* to_string(CallKind kind) { return kKindNames.at(static_cast<std::siz
 
 GroupCall::GroupCall(CallKind kind) : kind_(kind) {
   hash_.add(static_cast<std::uint64_t>(kind));
-  if (const CallOrigin* origin = CallOrigin::current()) hash_.add(origin->name());
+  for (const CallOrigin* origin = CallOrigin::current(); origin != nullptr; origin = next_of(*origin))
+    hash_.add(origin->name());
 }
 
 std::string GroupCall::text() const {
   std::string text = std::string(to_string(kind_)) + "(" + arguments() + ")";
-  if (const CallOrigin* origin = CallOrigin::current()) text += " for " + origin->name();
+  for (const CallOrigin* origin = CallOrigin::current(); origin != nullptr; origin = next_of(*origin))
+    text.append(origin == CallOrigin::current() ? " for " : " in ").append(origin->name());
   return text;
 }
 

@@ -2,6 +2,7 @@
 // not.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -24,6 +25,7 @@ enum class CallKind : std::uint32_t {
   scatter,
   barrier,
   send_recv,
+  comparison,  // of a call that sends nothing
 };
 const char* to_string(CallKind kind);
 
@@ -83,6 +85,10 @@ class DeclaredCall {
   inline static thread_local const GroupCall* current_ = nullptr;
 };
 
+// Whether ranks agree on all that a call is for, or on the innermost only; set by worlds that compare in
+// full.
+inline std::atomic<bool> compares_all_origins = false;
+
 // What collectives are called for on this thread while it lives: an operator, say. Part of what ranks agree
 // on, so that equal calls for different ends are told apart.
 class CallOrigin {
@@ -96,6 +102,8 @@ class CallOrigin {
   // The innermost, null if there is none.
   static const CallOrigin* current() { return current_; }
   const std::string& name() const { return *name_; }
+  // What it is called for itself, null if there is nothing.
+  const CallOrigin* outer() const { return outer_; }
 
  private:
   const std::string* name_;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <mutex>
 #include <utility>
 
 namespace meshtorch {
@@ -22,6 +23,16 @@ void set_text(c10d::Store& store, const std::string& key, const std::string& tex
 void wait_for_all(c10d::Store& store, const std::string& what, int size) {
   if (store.add(what + " count", 1) == size) set_text(store, what, "all");
   store.wait({what});
+}
+
+// Asked until the very end of the process.
+struct Memberships {
+  std::mutex mutex;
+  std::vector<HostMembership*> all;
+};
+Memberships& memberships() {
+  static auto* const known = new Memberships;
+  return *known;
 }
 
 }  // namespace
@@ -43,6 +54,16 @@ HostMembership::HostMembership(c10d::Store& store, std::vector<int> world_ranks,
   mine.process_start = process_start(getpid());
   if (size > 1) wait_for_all(store, "attached", size);
   segment_->close_door();
+  const std::scoped_lock lock(memberships().mutex);
+  memberships().all.push_back(this);
+}
+
+HostMembership::~HostMembership() {
+  {
+    const std::scoped_lock lock(memberships().mutex);
+    std::erase(memberships().all, this);
+  }
+  leave();
 }
 
 std::unique_ptr<GroupMeeting> HostMembership::meeting(int ranks_on_host) {
@@ -53,7 +74,7 @@ std::unique_ptr<GroupMeeting> HostMembership::meeting(int ranks_on_host) {
       /*are_processes=*/true,
       [this] { return obstacle(); },
       record_,
-      [record = record_](const std::string& problem) { record->write_if_asked(problem); }};
+      [record = record_](const std::string& problem) { record->note_failure(problem); }};
   return std::make_unique<GroupMeeting>(*memory_, rank_, std::move(company));
 }
 
@@ -63,24 +84,44 @@ void HostMembership::leave() {
   ring(*memory_);
 }
 
+void HostMembership::say(LastWords meaning, const std::string& text) {
+  if (meaning == LastWords::gave_up && record_) record_->note_failure("a collective " + text);
+  memory_->slot(rank_).say(meaning, text);
+  ring(*memory_);
+}
+
+void say_in_all_groups(LastWords meaning, const std::string& text) noexcept {
+  const std::unique_lock lock(memberships().mutex, std::try_to_lock);
+  if (!lock) return;
+  for (HostMembership* membership : memberships().all) membership->say(meaning, text);
+}
+
+// A rank that said why it goes is at fault, then one that died without a word, then one that returned; those
+// who gave up knew who it was.
 std::string HostMembership::obstacle() const {
   if (is_stopping_)
     return c10::str("rank ", world_ranks_[static_cast<std::size_t>(rank_)], " leaves the group");
   const auto name = [&](int r) { return c10::str("rank ", world_ranks_[static_cast<std::size_t>(r)]); };
+  std::string died;
   std::string returned;
-  std::string gave_up;  // they knew who is at fault
+  std::string gave_up;
   for (int r = 0; r < static_cast<int>(memory_->size); ++r) {
     const MeetingSlot& slot = memory_->slot(r);
     if (r == rank_) continue;
-    if (slot.has_left != 0 && slot.has_last_words != 0) {
-      gave_up = c10::str(name(r), " gave up, since a collective ", slot.words);
-    } else if (slot.has_left != 0) {
+    const LastWords words = slot.last_words;
+    if (words == LastWords::farewell) return name(r) + " " + slot.read_words();
+    const bool has_left = slot.has_left != 0;
+    if (!has_left && process_start(slot.process) == slot.process_start) continue;
+    if (words == LastWords::gave_up) {
+      gave_up = c10::str(name(r), " gave up, since a collective ", slot.read_words());
+    } else if (has_left) {
       returned = name(r) + " has already returned";
-    } else if (process_start(slot.process) != slot.process_start) {
-      return c10::str(name(r), " has died (process ", slot.process.load(), ")");
+    } else {
+      died = c10::str(name(r), " has died (process ", slot.process.load(), ")",
+                      words == LastWords::error ? ", having failed: " + slot.read_words() : "");
     }
   }
-  return returned.empty() ? gave_up : returned;
+  return !died.empty() ? died : !returned.empty() ? returned : gave_up;
 }
 
 std::vector<int> members_on_host(c10d::Store& store, int rank, int size) {

@@ -18,13 +18,15 @@ class HostMembership {
  public:
   // Meets the other members through the store. `rank` is this rank's number in the group.
   HostMembership(c10d::Store& store, std::vector<int> world_ranks, int rank, std::size_t stage_bytes);
-  ~HostMembership() { leave(); }
+  ~HostMembership();
   HostMembership(const HostMembership&) = delete;
   HostMembership& operator=(const HostMembership&) = delete;
 
   // This rank's part in the meetings, which must not outlive the membership.
   std::unique_ptr<GroupMeeting> meeting(int ranks_on_host);
   void leave();
+  // Tells the members, and wakes those who wait.
+  void say(LastWords meaning, const std::string& text);
   // Ends the waits of this process.
   void stop_waiting() { is_stopping_ = true; }
   // Why a wait for the members can never end; empty if it can.
@@ -38,6 +40,10 @@ class HostMembership {
   std::shared_ptr<FlightRecord> record_;
   std::atomic<bool> is_stopping_ = false;
 };
+
+// The same in all groups in which this process is a member now. Never waits: it is called when the process
+// ends.
+void say_in_all_groups(LastWords meaning, const std::string& text) noexcept;
 
 // The members of the group, by their numbers in it, that can share memory with this one, itself among them.
 // Every member must ask.

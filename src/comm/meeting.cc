@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "comm/blocking.h"
+#include "comm/fault_lab.h"
 
 namespace meshtorch {
 namespace {
@@ -94,7 +95,8 @@ GroupMeeting::GroupMeeting(MeetingMemory& memory, int rank, Company company)
   TORCH_INTERNAL_ASSERT(size() == static_cast<int>(memory_.size) && size() < (1 << 16));
 }
 
-void GroupMeeting::enter(const GroupCall& call, milliseconds timeout) {
+bool GroupMeeting::come(const GroupCall& call) {
+  fault_point(FaultPoint::coming, world_rank(rank_));
   TORCH_CHECK(
       memory_.is_broken.load(std::memory_order_relaxed) == 0,
       "meshtorch: a group cannot be used any more, since a rank gave up in the middle of a collective\n  ",
@@ -104,7 +106,7 @@ void GroupMeeting::enter(const GroupCall& call, milliseconds timeout) {
   mine.calls.store(number, std::memory_order_relaxed);
   mine.kind.store(static_cast<std::uint32_t>(call.kind()), std::memory_order_relaxed);
   mine.is_inside.store(1, std::memory_order_relaxed);
-  mine.has_last_words.store(0, std::memory_order_relaxed);
+  mine.last_words.store(LastWords::none, std::memory_order_relaxed);
   write_origin(mine);
   if (company_.record) place_in_record_ = company_.record->begin(number_in_record_, number, call);
   mine.brought[turn_].hash = call.hash();
@@ -114,8 +116,15 @@ void GroupMeeting::enter(const GroupCall& call, milliseconds timeout) {
     std::copy(splits->receives.begin(), splits->receives.end(),
               std::copy(splits->sends.begin(), splits->sends.end(), numbers));
   }
-  const Outcome outcome = gather(timeout, /*may_give_up=*/true);
-  if (outcome != Outcome::met) give_up(outcome, timeout);
+  return arrive();
+}
+
+void GroupMeeting::meet(const GroupCall& call, bool have_all_come, milliseconds timeout) {
+  if (!have_all_come) {
+    const Blocking blocking;
+    const Outcome outcome = sleep(meeting_, timeout, /*may_give_up=*/true);
+    if (outcome != Outcome::met) give_up(outcome, timeout);
+  }
   entered_turn_ = turn_;
   turn_ ^= 1;
   const CallHash& expected = brought_by(0).hash;
@@ -153,6 +162,7 @@ void GroupMeeting::sync(milliseconds timeout) { gather_inside(timeout); }
 void GroupMeeting::leave() {
   memory_.slot(rank_).is_inside.store(0, std::memory_order_relaxed);
   if (company_.record) company_.record->end(place_in_record_);
+  fault_point(FaultPoint::left, world_rank(rank_));
 }
 
 void GroupMeeting::gather_inside(milliseconds timeout) {
@@ -164,18 +174,25 @@ void GroupMeeting::gather_inside(milliseconds timeout) {
 }
 
 GroupMeeting::Outcome GroupMeeting::gather(milliseconds timeout, bool may_give_up) {
+  if (arrive()) return Outcome::met;
+  const Blocking blocking;
+  return sleep(meeting_, timeout, may_give_up);
+}
+
+bool GroupMeeting::arrive() {
+  fault_point(FaultPoint::arriving, world_rank(rank_));
   std::uint64_t now = memory_.gathering.load(std::memory_order_relaxed);
-  const std::uint64_t meeting = meeting_of(now);  // it cannot be held without this rank
-  memory_.slot(rank_).meetings.store(meeting + 1, std::memory_order_relaxed);
+  meeting_ = meeting_of(now);  // it cannot be held without this rank
+  memory_.slot(rank_).meetings.store(meeting_ + 1, std::memory_order_relaxed);
   for (;;) {
     const bool is_last = come_to(now) + 1 == static_cast<std::uint64_t>(size());
-    if (!memory_.gathering.compare_exchange_weak(now, is_last ? (meeting + 1) << 16 : now + 1)) continue;
+    if (!memory_.gathering.compare_exchange_weak(now, is_last ? (meeting_ + 1) << 16 : now + 1)) continue;
     if (!is_last) break;
     ring(memory_);
-    return Outcome::met;
+    return true;
   }
   const Blocking blocking;
-  return watch(meeting) ? Outcome::met : sleep(meeting, timeout, may_give_up);
+  return watch(meeting_);
 }
 
 bool GroupMeeting::is_over(std::uint64_t meeting) const {
@@ -183,6 +200,7 @@ bool GroupMeeting::is_over(std::uint64_t meeting) const {
 }
 
 bool GroupMeeting::watch(std::uint64_t meeting) {
+  if (current_fault_lab() != nullptr) return false;  // it says who runs
   if (!may_watch_) {  // let the others have the core
     for (int i = 0; i < kYields; ++i) {
       std::this_thread::yield();
@@ -228,6 +246,10 @@ GroupMeeting::Outcome GroupMeeting::sleep(std::uint64_t meeting, milliseconds ti
         break;
       }
     }
+    if (FaultLab* lab = current_fault_lab(); lab != nullptr && !company_.are_processes) {
+      lab->at(FaultPoint::waiting, world_rank(rank_));
+      continue;
+    }
     wait_for_bell(memory_.bell, heard,
                   std::min(rest, company_.are_processes ? kLookout : milliseconds(3600000)));
   }
@@ -259,23 +281,16 @@ void GroupMeeting::give_up(Outcome outcome, milliseconds timeout) {
                                   : c10::str("cannot complete: ", obstacle_, "\n  ", describe());
   note_failure("a collective " + problem);
   leave();
-  write_words(problem);
-  memory_.slot(rank_).has_last_words = 1;
+  memory_.slot(rank_).say(LastWords::gave_up, problem);
   TORCH_CHECK(false, "meshtorch: a collective ", problem, "\n  do: ",
               outcome == Outcome::late
                   ? "see that all ranks of the group call the same collectives in the same order"
                   : "see that no rank of the group leaves before the others");
 }
 
-void GroupMeeting::write_words(std::string text) {
-  MeetingSlot& mine = memory_.slot(rank_);
-  if (text.size() >= sizeof(mine.words)) text.replace(sizeof(mine.words) - 4, std::string::npos, "…");
-  std::copy_n(text.c_str(), text.size() + 1, mine.words);
-}
-
 void GroupMeeting::disagree(const GroupCall& call, milliseconds timeout) {
   MeetingSlot& mine = memory_.slot(rank_);
-  write_words(call.text());
+  mine.write_words(call.text());
   gather_inside(timeout);
   std::uint64_t last = 0;
   bool is_one_number = true;
@@ -289,7 +304,7 @@ void GroupMeeting::disagree(const GroupCall& call, milliseconds timeout) {
     table.append("\n  rank ")
         .append(std::to_string(world_rank(r)))
         .append(": ")
-        .append(memory_.slot(r).words);
+        .append(memory_.slot(r).read_words());
     if (is_one_number) continue;
     table.append(", as call #").append(std::to_string(memory_.slot(r).calls.load(std::memory_order_relaxed)));
   }
@@ -332,6 +347,7 @@ std::string GroupMeeting::describe() const {
     if (const std::string origin = read_origin(slot); !origin.empty()) text.append(" for ").append(origin);
     if (is_inside && (slot.meetings.load(std::memory_order_relaxed) < latest || was_left(calls)))
       text.append(", behind the others");
+    if (slot.last_words == LastWords::error) text.append(", then failed: ").append(slot.read_words());
   }
   return text;
 }

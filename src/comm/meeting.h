@@ -38,7 +38,11 @@ class GroupMeeting {
   // Blocks until every member has come with an equal call, of the same number in the group. Throws the same
   // error on every member if they differ, or if one sends what another does not expect; throws if a member
   // failed, returned, or did not come in time. Afterwards what the peers brought can be read.
-  void enter(const GroupCall& call, std::chrono::milliseconds timeout);
+  void enter(const GroupCall& call, std::chrono::milliseconds timeout) { meet(call, come(call), timeout); }
+  // Its two halves, for a rank that has better things to do than to sleep: comes to the call, and says
+  // whether all the others came while it could afford to watch; and the rest of enter(), from any thread.
+  bool come(const GroupCall& call);
+  void meet(const GroupCall& call, bool have_all_come, std::chrono::milliseconds timeout);
   // Blocks until every member has filled its next stage, which can be read afterwards.
   void next_stage(std::chrono::milliseconds timeout);
   // Blocks until every member is here. Thread ranks read each other's memory until then, so that they never
@@ -61,6 +65,8 @@ class GroupMeeting {
   enum class Outcome : std::uint8_t { met, late, hindered };
   // Comes to the next meeting and waits for the others. A rank that gives up has not come.
   Outcome gather(std::chrono::milliseconds timeout, bool may_give_up);
+  // Comes to the next meeting; true if all have come, while this rank could afford to watch.
+  bool arrive();
   // True if all have come while this rank could afford to watch.
   bool watch(std::uint64_t meeting);
   Outcome sleep(std::uint64_t meeting, std::chrono::milliseconds timeout, bool may_give_up);
@@ -69,7 +75,6 @@ class GroupMeeting {
   bool withdraw(std::uint64_t meeting);
   // In the middle of a collective.
   void gather_inside(std::chrono::milliseconds timeout);
-  void write_words(std::string text);
   // Says who is late, once in a wait that is longer than waits should be.
   void warn_of_wait(std::chrono::milliseconds waited) const;
   void note_failure(const std::string& problem) const {
@@ -84,6 +89,7 @@ class GroupMeeting {
   const int rank_;
   const Company company_;
   const bool may_watch_;
+  std::uint64_t meeting_ = 0;  // the latest that this rank has come to
   int turn_ = 0;
   int entered_turn_ = 0;
   const std::uint64_t number_in_record_;

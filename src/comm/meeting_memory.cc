@@ -2,6 +2,7 @@
 #include "comm/meeting_memory.h"
 
 #include <new>
+#include <string_view>
 
 namespace meshtorch {
 namespace {
@@ -17,6 +18,37 @@ std::size_t index_of(int rank, int turn) {
 }
 
 }  // namespace
+
+void MeetingSlot::write_words(const std::string& text) {
+  constexpr std::string_view kCut = "…";
+  const bool is_whole = text.size() < sizeof(words);
+  const std::string fitting = is_whole ? text : text.substr(0, sizeof(words) - 1 - kCut.size()).append(kCut);
+  for (std::size_t i = 0; i <= fitting.size(); ++i)
+    std::atomic_ref<char>(words[i]).store(fitting.c_str()[i], std::memory_order_relaxed);
+}
+
+std::string MeetingSlot::read_words() const {
+  std::string text;
+  for (const char& place : words) {
+    const char c = std::atomic_ref<char>(const_cast<char&>(place)).load(std::memory_order_relaxed);
+    if (c == '\0') break;
+    text.push_back(c);
+  }
+  return text;
+}
+
+void MeetingSlot::say(LastWords meaning, const std::string& text) {
+  const LastWords before = last_words;
+  if (before == LastWords::gave_up) return;
+  std::string all = text;
+  if (before == LastWords::error && meaning == LastWords::farewell) {
+    const std::string earlier = read_words();
+    if (text.find(earlier.substr(earlier.find(": ") + 2)) == std::string::npos)
+      all.append("; before that ").append(earlier);
+  }
+  write_words(all);
+  last_words = meaning;
+}
 
 std::size_t MeetingMemory::bytes_for(int size, std::size_t stage_bytes) {
   const auto n = static_cast<std::size_t>(size);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "comm/call_hash.h"
 
@@ -17,18 +18,32 @@ struct Brought {
   std::uint64_t bytes = 0;      // in its stage, all rounds together
 };
 
+// What the words in a rank's slot say to those who wait for it.
+enum class LastWords : std::uint32_t {
+  none,
+  gave_up,   // why its last collective failed: others know who is at fault
+  error,     // an operator failed since its last collective; it may yet come
+  farewell,  // why it will not come again
+};
+
 struct alignas(64) MeetingSlot {
   Brought brought[2];
   std::atomic<std::uint64_t> calls = 0;  // collectives entered so far
   std::atomic<std::uint32_t> kind = 0;   // the latest of them
   std::atomic<std::uint32_t> is_inside = 0;
   std::atomic<std::uint32_t> has_left = 0;  // the group, for good
-  std::atomic<std::uint32_t> has_last_words = 0;
+  std::atomic<LastWords> last_words = LastWords::none;
   std::atomic<std::uint64_t> meetings = 0;  // that the rank has come to
   std::atomic<std::int32_t> process = 0;
   std::atomic<std::uint64_t> process_start = 0;
   std::atomic<std::uint64_t> origin[6] = {};  // what the latest call is for, as characters
-  char words[4096];                           // what the rank called when ranks disagreed, or why it gave up
+  char words[4096];                           // what the rank called when ranks disagreed, or its last words
+
+  // Cut to what fits. Peers may read while it is written: half of one text and half of another, then.
+  void write_words(const std::string& text);
+  std::string read_words() const;
+  // The text comes before its meaning. A rank that gave up goes because of another: that stays said.
+  void say(LastWords meaning, const std::string& text);
 };
 
 // Followed by the slots, two lists of numbers and two stages for each rank.

@@ -8,12 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "comm/agreement.h"
 #include "comm/memory_exchange.h"
 #include "comm/tensor_calls.h"
 
 namespace meshtorch {
 
-class MemoryBackend : public c10d::Backend {
+class MemoryBackend : public c10d::Backend, public Comparing {
  public:
   // `keeps_alive` is whatever the meeting's memory belongs to.
   MemoryBackend(std::string name, std::unique_ptr<MemoryExchange> exchange, std::shared_ptr<void> keeps_alive,
@@ -51,6 +52,7 @@ class MemoryBackend : public c10d::Backend {
                        at::IntArrayRef sends);
   void broadcast_into(const at::Tensor& tensor, int root);
   void meet();
+  void compare(const GroupCall& call) override;
 
   // The same of bytes anywhere in memory: what MemoryExchange does, with this group's time limit.
 

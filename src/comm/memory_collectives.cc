@@ -108,6 +108,8 @@ void MemoryBackend::broadcast_into(const at::Tensor& tensor, int root) {
   exchange_->gather(BroadcastCall(tensor, root), {rank_ == root ? &all : &none, 1}, into, timeout_);
 }
 
+void MemoryBackend::compare(const GroupCall& call) { exchange_->barrier(call, timeout_); }
+
 void MemoryBackend::meet() { exchange_->barrier(GroupCall(CallKind::barrier), timeout_); }
 
 }  // namespace meshtorch

@@ -3,8 +3,12 @@
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <exception>
+
 #include "comm/backend.h"
+#include "comm/fault_lab.h"
 #include "comm/host_meeting.h"
+#include "comm/last_words.h"
 #include "comm/rank_context.h"
 #include "comm/rendezvous.h"
 #include "comm/thread_worlds.h"
@@ -18,11 +22,14 @@ void join(World world) {
               "meshtorch: init_process_group was called twice on this rank\n  do: call "
               "destroy_process_group() first");
   const bool is_thread = world.backend == "threads";
+  compares_all_origins = world.agreement == Agreement::full;
   auto context = std::make_shared<RankContext>(std::move(world));
   if (is_thread) {
     set_thread_rank(std::move(context));
   } else {
     set_process_rank(std::move(context));
+    watch_end_of_process();
+    take_fault_from_environment();
   }
 }
 
@@ -40,7 +47,8 @@ World describe_world(const InitOptions& options) {
   const bool are_threads = options.init_method.starts_with("threads://");
   world.backend = !options.backend.empty() ? options.backend : are_threads ? "threads" : default_backend();
   check_timeout(options.timeout, "init_process_group");
-  world.timeout = options.timeout;
+  world.timeout = timeout_or_default(options.timeout);
+  world.agreement = agreement_level();
   check_backend(world.backend);
   return world;
 }
@@ -82,6 +90,8 @@ void init_process_group(const c10::intrusive_ptr<c10d::Store>& store, const Init
 
 void destroy_process_group() {
   const auto context = current_rank();
+  if (std::uncaught_exceptions() > 0)
+    say_last_words("left", "an exception was on its way when it called destroy_process_group()");
   context->leave_groups();
   if (const auto& threads = context->world().threads) {
     threads->finish(context->world().rank);

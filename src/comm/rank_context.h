@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/agreement.h"
 #include "comm/thread_world.h"
 #include "core/random_source.h"
 #include "meshtorch/group.h"
@@ -41,6 +42,7 @@ struct World {
   // Python's torch.distributed. Empty: groups are made by `backend`.
   std::function<c10::intrusive_ptr<c10d::ProcessGroup>(const std::vector<std::int64_t>& ranks)> make_group =
       {};
+  Agreement agreement = Agreement::on;
 };
 
 class RankContext {

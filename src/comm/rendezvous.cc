@@ -17,6 +17,9 @@
 #include <map>
 #include <optional>
 
+#include "comm/error_text.h"
+#include "comm/run_secret.h"
+
 namespace meshtorch {
 namespace {
 
@@ -197,7 +200,33 @@ c10::intrusive_ptr<c10d::Store> connect_tcp(const std::string& host, int port, c
   options.timeout = timeout;
   if (options.isServer && is_loopback(host))
     options.masterListenFd = bound_to_loopback(host, port, address_source);
-  return c10::make_intrusive<c10d::TCPStore>(host, options);
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(host, options);
+  } catch (const std::exception&) {
+    const std::string what = error_text(std::current_exception());
+    const std::string place = c10::str(host, ":", port, " (", address_source, "): ", what);
+    TORCH_CHECK(!options.isServer, "meshtorch: rank 0 cannot listen at ", place,
+                "\n  do: give a port that no other program uses, or let meshtorch-run find one");
+    TORCH_CHECK(false, "meshtorch: rank ", who.rank.value(), " cannot reach rank 0 at ", place,
+                "\n  do: see that rank 0 runs, and that this machine reaches that address");
+  }
+}
+
+// The store as the ranks of one run see it: under a prefix that others do not know. A rank of another run is
+// told so, where it would wait for keys that never come.
+c10::intrusive_ptr<c10d::Store> of_this_run(const c10::intrusive_ptr<c10d::Store>& store,
+                                            const Identity& who) {
+  constexpr const char* kProof = "meshtorch/run";
+  const std::string mine = secret_text("proof");
+  if (who.rank.value() == 0) {
+    store->set(kProof, std::vector<std::uint8_t>(mine.begin(), mine.end()));
+  } else {
+    const std::vector<std::uint8_t> theirs = store->get(kProof);
+    TORCH_CHECK(std::string(theirs.begin(), theirs.end()) == mine, "meshtorch: rank ", who.rank.value(),
+                " has another secret (MESHTORCH_SECRET) than rank 0: it is not of the same run\n  do: give "
+                "each run an address of its own, and all ranks of a run the same secret");
+  }
+  return c10::make_intrusive<c10d::PrefixStore>("meshtorch/" + secret_text("store"), store);
 }
 
 c10::intrusive_ptr<c10d::Store> connect_environment(const Identity& who, std::chrono::milliseconds timeout) {
@@ -241,7 +270,7 @@ Meeting rendezvous(const InitOptions& options, bool needs_store) {
   meeting.rank = who.rank.value();
   meeting.world_size = who.world_size.value();
   meeting.local_rank = who.local_rank.value_or(meeting.rank);
-  if (needs_store) meeting.store = connect(address, who, options.timeout);
+  if (needs_store) meeting.store = of_this_run(connect(address, who, options.timeout), who);
   return meeting;
 }
 

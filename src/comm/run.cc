@@ -1,6 +1,8 @@
 // One entrance for programs that a launcher may or may not have started.
 #include <thread>
 
+#include "comm/error_text.h"
+#include "comm/last_words.h"
 #include "comm/rendezvous.h"
 #include "meshtorch/launch.h"
 #include "meshtorch/process_group.h"
@@ -22,9 +24,11 @@ void run(int world_size, const std::function<void(int rank)>& fn, const SpawnOpt
   try {
     fn(get_rank());
   } catch (...) {
-    destroy_process_group();
+    say_last_words("failed", error_text(std::current_exception()));
+    if (is_initialized()) destroy_process_group();
     throw;
   }
+  if (!is_initialized()) return;  // fn has left by itself
   destroy_process_group();
 }
 

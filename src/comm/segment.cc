@@ -15,6 +15,9 @@
 #include <sstream>
 #include <utility>
 
+#include "comm/run_secret.h"
+#include "core/size_signal.h"
+
 namespace meshtorch {
 namespace {
 
@@ -24,6 +27,9 @@ std::string read_text(const std::string& file) {
   std::ifstream in(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
+
+// What the door shows: it fits the address, and the run.
+std::uint64_t sign_of(std::uint64_t secret) { return secret ^ secret_number("segment"); }
 
 std::uint64_t random_secret() {
   std::random_device source;
@@ -45,6 +51,7 @@ Segment::Segment(int file, std::size_t bytes) : file_(file), bytes_(bytes) {
 }
 
 std::shared_ptr<Segment> Segment::make(std::size_t bytes) {
+  const SizeSignalBlocked no_signal;  // memory that is a file
   const int file = memfd_create("meshtorch", MFD_CLOEXEC);
   const bool is_made = file >= 0 && ftruncate(file, static_cast<off_t>(bytes + kDoor)) == 0;
   if (!is_made && file >= 0) close(file);
@@ -52,7 +59,8 @@ std::shared_ptr<Segment> Segment::make(std::size_t bytes) {
               "\n  do: use the backend gloo, or give the processes more memory");
   std::shared_ptr<Segment> segment(new Segment(file, bytes + kDoor));
   segment->secret_ = random_secret();
-  std::memcpy(static_cast<char*>(segment->data_) - kDoor, &segment->secret_, sizeof(secret_));
+  const std::uint64_t sign = sign_of(segment->secret_);
+  std::memcpy(static_cast<char*>(segment->data_) - kDoor, &sign, sizeof(sign));
   return segment;
 }
 
@@ -77,8 +85,10 @@ std::shared_ptr<Segment> Segment::open(const std::string& address) {
   TORCH_CHECK(is_whole, "meshtorch: process ", process,
               " shows another file than its shared memory\n  do: see that rank 0 is still running");
   std::shared_ptr<Segment> segment(new Segment(file, bytes));
-  std::memcpy(&segment->secret_, static_cast<char*>(segment->data_) - kDoor, sizeof(secret_));
-  TORCH_CHECK(segment->secret_ == secret, "meshtorch: process ", process,
+  segment->secret_ = secret;
+  std::uint64_t sign = 0;
+  std::memcpy(&sign, static_cast<char*>(segment->data_) - kDoor, sizeof(sign));
+  TORCH_CHECK(sign == sign_of(secret), "meshtorch: process ", process,
               " shows another file than its shared memory\n  do: see that rank 0 is still running");
   segment->close_door();
   return segment;

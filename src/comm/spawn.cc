@@ -30,8 +30,11 @@ void spawn(int world_size, const std::function<void(int rank)>& fn, const SpawnO
   TORCH_CHECK_VALUE(world_size >= 1, "meshtorch: spawn needs at least 1 rank, not ", world_size,
                     "\n  in: spawn\n  do: give the number of ranks");
   check_timeout(options.timeout, "spawn");
+  const auto timeout = timeout_or_default(options.timeout);
   const auto threads = std::make_shared<ThreadWorld>(world_size);
   const auto store = c10::make_intrusive<c10d::HashStore>();
+  const Agreement agreement = agreement_level();
+  compares_all_origins = agreement == Agreement::full;
   const int intra_op = options.intra_op_threads > 0 ? options.intra_op_threads : threads_for_each(world_size);
 
   std::mutex set_up;
@@ -43,7 +46,7 @@ void spawn(int world_size, const std::function<void(int rank)>& fn, const SpawnO
         at::set_num_threads(intra_op);
       }
       set_thread_rank(std::make_shared<RankContext>(
-          World{"threads", rank, world_size, rank, options.timeout, store, threads}));
+          World{"threads", rank, world_size, rank, timeout, store, threads, {}, agreement}));
       fn(rank);
       set_thread_rank(nullptr);
       threads->finish(rank);

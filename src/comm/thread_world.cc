@@ -61,7 +61,7 @@ std::unique_ptr<GroupMeeting> ThreadWorld::meeting(const std::vector<int>& world
                                 /*are_processes=*/false,
                                 [this, world_ranks] { return obstacle(world_ranks); },
                                 record,
-                                [record](const std::string& problem) { record->write_if_asked(problem); }};
+                                [record](const std::string& problem) { record->note_failure(problem); }};
   return std::make_unique<GroupMeeting>(*memory, rank, std::move(company));
 }
 
@@ -91,6 +91,15 @@ void ThreadWorld::finish(int rank) {
   const std::scoped_lock lock(mutex_);
   state_[static_cast<std::size_t>(rank)] = RankState::returned;
   wake_all();
+}
+
+void ThreadWorld::note_error(int rank, const std::string& text) {
+  const std::scoped_lock lock(mutex_);
+  for (auto& [ranks, memory] : meetings_) {
+    const auto member = std::find(ranks.begin(), ranks.end(), rank);
+    if (member != ranks.end())
+      memory->slot(static_cast<int>(member - ranks.begin())).say(LastWords::error, text);
+  }
 }
 
 int ThreadWorld::failed_rank() const {

@@ -33,6 +33,8 @@ class ThreadWorld {
   // Called by a rank that ends: by an error, whose text every other rank will see, or by returning.
   void fail(int rank, std::exception_ptr error, const std::string& what);
   void finish(int rank);
+  // An operator of a rank that goes on failed: told to those who wait for it, until its next collective.
+  void note_error(int rank, const std::string& text);
 
   // The first failure: its rank (-1: none) and error.
   int failed_rank() const;

@@ -3,6 +3,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <cstdlib>
+
 namespace meshtorch {
 namespace {
 
@@ -15,6 +17,12 @@ void reject(const std::string& given, const char* where) {
 }
 
 }  // namespace
+
+std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds given) {
+  const char* seconds = std::getenv("MESHTORCH_TIMEOUT");
+  if (given != kDefaultTimeout || seconds == nullptr || *seconds == '\0') return given;
+  return timeout_of(std::atof(seconds), "MESHTORCH_TIMEOUT");
+}
 
 void check_timeout(std::chrono::milliseconds timeout, const char* where) {
   if (timeout < std::chrono::milliseconds(1) || timeout > kLongest)

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "comm/group_call.h"
+#include "comm/last_words.h"
 #include "comm/pending.h"
 #include "dispatch/call_record.h"
 #include "dispatch/mesh_groups.h"
@@ -32,6 +33,15 @@ Handler::Handler(const OperatorInfo& info, torch::jit::Stack& stack, LookedUp* l
 
 void Handler::run() {
   const CallOrigin origin(info_.op.schema().name());
+  try {
+    run_as_fated();
+  } catch (...) {
+    note_failed_operator(origin.name(), std::current_exception());
+    throw;
+  }
+}
+
+void Handler::run_as_fated() {
   if (run_by_meshes(info_, stack_)) return;
   collect_operands();
   if (mesh_ == nullptr) {

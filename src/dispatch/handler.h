@@ -26,6 +26,7 @@ class Handler {
   void run_rule();
 
  private:
+  void run_as_fated();
   using LocalTensors = c10::SmallVector<at::Tensor, 6>;
 
   void run_by_rule();

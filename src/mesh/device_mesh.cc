@@ -6,6 +6,7 @@
 #include <numeric>
 #include <ostream>
 
+#include "comm/agreement.h"
 #include "mesh/mesh_impl.h"
 
 namespace meshtorch {
@@ -153,7 +154,9 @@ DeviceMesh init_device_mesh(c10::DeviceType device_type, const std::vector<std::
       "\n  do: make their product the world size, or list the ranks with DeviceMesh(device, ranks)");
   std::vector<std::int64_t> ranks(static_cast<std::size_t>(count));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return DeviceMesh(MeshImpl::get(device_type, std::move(ranks), shape, names));
+  const DeviceMesh mesh(MeshImpl::get(device_type, std::move(ranks), shape, names));
+  agree_on(Group(), AlikeCall("init_device_mesh", mesh.to_string()));
+  return mesh;
 }
 
 std::ostream& operator<<(std::ostream& out, const DeviceMesh& mesh) { return out << mesh.to_string(); }

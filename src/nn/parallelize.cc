@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "mesh/agree_on_mesh.h"
 #include "nn/hookable_module.h"
 #include "nn/plan_axis.h"
 #include "nn/styled_modules.h"
@@ -69,6 +70,13 @@ std::string nearest_names(const torch::nn::Module& module, const std::string& pa
   return shown.empty() ? "the module has no children" : c10::Join(", ", shown);
 }
 
+std::string text_of(const ParallelizePlan& plan) {
+  std::string text;
+  for (const auto& [pattern, style] : plan.entries())
+    text.append(text.empty() ? "" : ", ").append(pattern).append(": ").append(style->to_string());
+  return text;
+}
+
 }  // namespace
 
 DeviceMesh one_axis_of(const DeviceMesh& mesh, const std::string& axis) {
@@ -84,6 +92,7 @@ DeviceMesh one_axis_of(const DeviceMesh& mesh, const std::string& axis) {
 torch::nn::Module& parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh,
                                       const ParallelizePlan& plan, const ParallelizeOptions& options) {
   const DeviceMesh axis = one_axis_of(mesh, options.axis);
+  agree_on(axis.impl(), "parallelize_module", text_of(plan));
   for (const auto& [pattern, style] : plan.entries()) {
     const std::vector<Match> found = matches_of(module, pattern);
     if (found.empty()) {

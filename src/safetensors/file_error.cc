@@ -16,8 +16,9 @@ const char* remedy(int error) {
       return "name a file in this directory";
     case ENOSPC:
     case EDQUOT:
-    case EFBIG:
       return "free space, or choose another directory";
+    case EFBIG:
+      return "allow larger files (ulimit -f), or save over more ranks";
     case EACCES:
     case EPERM:
     case EROFS:

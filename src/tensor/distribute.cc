@@ -1,9 +1,11 @@
 // Splitting tensors that every rank has in full, and making new ones shard by shard.
 #include <ATen/ATen.h>
 
+#include "comm/group_call.h"
 #include "comm/rank_context.h"
 #include "comm/scatter.h"
 #include "meshtorch/collectives.h"
+#include "mesh/agree_on_mesh.h"
 #include "meshtorch/dtensor.h"
 #include "tensor/execute.h"
 #include "tensor/meta.h"
@@ -104,6 +106,10 @@ DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, cons
   const at::NoGradGuard no_grad;
   const bool communicates =
       options.src_data_rank.has_value() && !tensor.is_meta() && impl.coordinate().has_value();
+  const std::string purpose = "distribute_tensor to " + to_string(layout->placements);
+  const CallOrigin origin(purpose);
+  if (!communicates && agrees_in_full())
+    agree_on(impl, purpose, c10::str(tensor.scalar_type(), tensor.sizes()));
   at::Tensor data = tensor.detach();
   if (data.device().type() != mesh.device_type() && !data.is_meta()) data = data.to(mesh.device_type());
   const Layout* held = impl.replicated();

@@ -11,6 +11,7 @@
 #include "meshtorch/collectives.h"
 #include "tensor/cross_mesh.h"
 #include "tensor/execute.h"
+#include "mesh/agree_on_mesh.h"
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
 #include "tensor/redistribute.h"
@@ -71,6 +72,11 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
   const bool is_outside = !impl.coordinate() && options.shape.has_value();
   const std::int64_t dims = is_outside ? static_cast<std::int64_t>(options.shape->size()) : local.dim();
   const Layout* layout = checked_layout(impl, placements, dims);
+  // Before anything is made of it: ranks that take it for different things need not meet later.
+  if (agrees_in_full())
+    agree_on(impl, "from_local as " + to_string(layout->placements),
+             c10::str(local.scalar_type(), " of ", dims, " dims",
+                      options.shape ? c10::str(", whole ", c10::IntArrayRef(*options.shape)) : ""));
   Shape shape;
   if (options.run_check) {
     shape = shape_of_checked_shards(local, *layout, options.shape);

@@ -62,7 +62,10 @@ RngState RngState::from_tensor(const at::Tensor& bytes) {
   return {.seed = seed, .call = next()};
 }
 
-void manual_seed(std::uint64_t seed) { set_rng_state({.seed = seed, .call = 0}); }
+void manual_seed(std::uint64_t seed) {
+  if (agrees_in_full()) agree_on(Group(), AlikeCall("manual_seed", std::to_string(seed)));
+  set_rng_state({.seed = seed, .call = 0});
+}
 
 RngState get_rng_state() {
   const RandomCall next = with_random_source([](const RandomSource& source) { return source.peek(); });

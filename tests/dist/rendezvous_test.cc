@@ -36,7 +36,8 @@ const std::vector<std::string> kVariables{"RANK",
                                           "SLURM_LOCALID",
                                           "SLURM_LAUNCH_NODE_IPADDR",
                                           "TORCHELASTIC_USE_AGENT_STORE",
-                                          "TORCHELASTIC_RESTART_COUNT"};
+                                          "TORCHELASTIC_RESTART_COUNT",
+                                          "MESHTORCH_SECRET"};
 
 // An environment that has these variables of launchers and no others, while it lives.
 class Environment {
@@ -312,6 +313,25 @@ TEST(Rendezvous, TheStoreOfALoopbackAddressListensThereOnly) {
       {.init_method = c10::str("tcp://127.0.0.1:", port.number()), .rank = 0, .world_size = 1});
   EXPECT_EQ(port.listeners(), std::vector<std::string>{"0100007F"});
   mt::destroy_process_group();
+}
+
+TEST(Rendezvous, ARankOfAnotherRunIsToldSo) {
+  if (ranks_are_processes()) GTEST_SKIP() << "the test starts a process of its own";
+  const auto file = std::filesystem::temp_directory_path() / c10::str("meshtorch_secret_", getpid());
+  const Environment ours({{"MESHTORCH_SECRET", "ours"}});
+  const mt::InitOptions rank_0{
+      .backend = "gloo", .init_method = "file://" + file.string(), .rank = 0, .world_size = 1};
+  mt::init_process_group(rank_0);
+  {
+    const Environment theirs({{"MESHTORCH_SECRET", "theirs"}});
+    const mt::InitOptions rank_1{
+        .backend = "gloo", .init_method = "file://" + file.string(), .rank = 1, .world_size = 2};
+    EXPECT_EQ(error_of([&] { mt::init_process_group(rank_1); }),
+              "meshtorch: rank 1 has another secret (MESHTORCH_SECRET) than rank 0: it is not of the same run\n  "
+              "do: give each run an address of its own, and all ranks of a run the same secret");
+  }
+  mt::destroy_process_group();
+  std::filesystem::remove(file);
 }
 
 TEST(Rendezvous, APortInUseSaysWhatToDo) {

@@ -1,8 +1,15 @@
 // What can go wrong between ranks in a collective, played on whatever ranks the caller is one of.
 #include "events.h"
 
+#include <meshtorch/check_replicas.h>
 #include <meshtorch/collectives.h>
+#include <meshtorch/device_mesh.h>
+#include <meshtorch/dtensor.h>
+#include <meshtorch/nn.h>
+#include <meshtorch/parallel_style.h>
+#include <meshtorch/parallelize.h>
 #include <meshtorch/process_group.h>
+#include <meshtorch/random.h>
 #include <signal.h>
 #include <torch/torch.h>
 
@@ -29,6 +36,11 @@ std::string thrown_by(const std::function<void()>& call) {
 }
 
 torch::Tensor wait(const torch::Tensor& t) { return mt::wait_tensor(t); }
+
+mt::DeviceMesh line() { return mt::init_device_mesh(torch::kCPU, {kRanks}); }
+
+// Pending sums, which an operator that needs the whole reduces.
+torch::Tensor pending() { return mt::DTensor::from_local(torch::ones({4}), line(), {mt::Partial()}); }
 
 using Events = std::vector<std::pair<std::string, std::function<void(bool is_guilty)>>>;
 
@@ -74,6 +86,89 @@ const Events& disagreement_calls() {
               mt::all_reduce_coalesced(g ? mt::Tensors{x, x, x} : mt::Tensors{x, x}, "sum", {}))
            wait(t);
        }},
+      {"scattered root",
+       [](bool g) {
+         mt::distribute_tensor(torch::ones({3, 3}), line(), {mt::Shard(0)}, {.src_data_rank = g ? 1 : 0});
+       }},
+      {"placements",
+       [](bool g) { mt::distribute_tensor(torch::ones({3, 3}), line(), {mt::Shard(g ? 1 : 0)}); }},
+      {"placements that send as much",
+       [](bool g) {
+         const auto placement = g ? mt::Placement(mt::Replicate()) : mt::Placement(mt::Partial());
+         mt::distribute_tensor(torch::ones({3, 3}), line(), {placement});
+       }},
+      {"local placements",
+       [](bool g) {
+         mt::DTensor::from_local(torch::ones({3, 3}), line(), {mt::Shard(g ? 1 : 0)}).full_tensor();
+       }},
+      {"redistribution",
+       [](bool g) {
+         const auto rows = mt::distribute_tensor(torch::ones({3, 3}), line(), {mt::Shard(0)});
+         const auto placement = g ? mt::Placement(mt::Replicate()) : mt::Placement(mt::Shard(1));
+         wait(rows.redistribute({placement}).to_local());
+       }},
+      {"mesh",
+       [](bool g) {
+         mt::init_device_mesh(torch::kCPU, g ? std::vector<std::int64_t>{1, kRanks}
+                                             : std::vector<std::int64_t>{kRanks, 1});
+       }},
+      {"plan",
+       [](bool g) {
+         mt::nn::Linear linear(3, 3);
+         using Style = mt::ParallelizePlan;
+         mt::parallelize_module(*linear, line(), g ? Style{{"", mt::RowwiseParallel()}}
+                                                   : Style{{"", mt::ColwiseParallel()}});
+       }},
+      {"operators in another order",
+       [](bool g) {
+         const torch::Tensor first = pending();
+         const torch::Tensor second = pending();
+         if (g) {
+           torch::sigmoid(second);
+           torch::exp(first);
+         } else {
+           torch::exp(first);
+           torch::sigmoid(second);
+         }
+       }},
+      {"one operator more",
+       [](bool g) {
+         if (g) torch::tanh(pending());
+         torch::exp(pending());
+       }},
+      {"a number read by one rank",
+       [](bool g) {
+         const torch::Tensor loss = pending().sum();
+         if (g) loss.item<float>();
+         wait(mt::all_reduce(torch::ones({}), "sum", {}));
+       }},
+      {"data",
+       [](bool g) {
+         const auto copies =
+             mt::DTensor::from_local(torch::full({4}, g ? 2.0 : 1.0), line(), {mt::Replicate()});
+         const mt::CheckReplicas check;
+         copies.redistribute({mt::Shard(0)});
+       }},
+  };
+  return events;
+}
+
+// Calls that send nothing, which ranks compare at the level `full`.
+const Events& silent_calls() {
+  static const Events events{
+      {"seed", [](bool g) { mt::manual_seed(g ? 2 : 1); }},
+      {"local placements",
+       [](bool g) { mt::DTensor::from_local(torch::ones({3, 3}), line(), {mt::Shard(g ? 1 : 0)}); }},
+      {"local types",
+       [](bool g) {
+         const auto type = g ? torch::kDouble : torch::kFloat;
+         mt::DTensor::from_local(torch::ones({3, 3}, type), line(), {mt::Shard(0)});
+       }},
+      {"placements of own data",
+       [](bool g) {
+         mt::distribute_tensor(torch::ones({3, 3}), line(), {mt::Shard(g ? 1 : 0)},
+                               {.src_data_rank = std::nullopt});
+       }},
   };
   return events;
 }
@@ -82,12 +177,47 @@ void reduce_for_ever() {
   for (;;) wait(mt::all_reduce(torch::ones({1 << 20}), "sum", {}));
 }
 
+// Fails by the data of one rank: its part of the ids is beyond the table.
+void look_up_too_far() {
+  const mt::DeviceMesh mesh(torch::kCPU, std::vector<std::int64_t>{kGuilty});
+  const auto table = mt::distribute_tensor(torch::ones({4, 2}), mesh, {mt::Replicate()});
+  torch::embedding(table, mt::distribute_tensor(torch::full({2}, 9, torch::kLong), mesh, {mt::Shard(0)}));
+}
+
+// Leaves the world when its scope ends, however that is.
+struct LeavesTheWorld {
+  LeavesTheWorld() = default;
+  ~LeavesTheWorld() { mt::destroy_process_group(); }
+  LeavesTheWorld(const LeavesTheWorld&) = delete;
+  LeavesTheWorld& operator=(const LeavesTheWorld&) = delete;
+};
+
 // What the guilty rank does in the place of its next collective.
 const Events& absence_acts() {
   static const Events events{
       {"returns", [](bool) { mt::destroy_process_group(); }},
-      {"throws", [](bool) { throw std::runtime_error("rank 1 fails"); }},
+      {"throws", [](bool) { throw std::runtime_error("the dog ate it"); }},
+      {"throws and leaves",
+       [](bool) {
+         thrown_by([] {
+           const LeavesTheWorld scope;
+           throw std::runtime_error("the dog ate it");
+         });
+       }},
+      {"fails in an operator", [](bool) { look_up_too_far(); }},
+      {"fails in an operator and exits",
+       [](bool) {
+         thrown_by(look_up_too_far);
+         std::exit(3);
+       }},
+      {"fails in an operator and stalls",
+       [](bool) {
+         thrown_by(look_up_too_far);
+         raise(SIGSTOP);
+       }},
       {"exits", [](bool) { std::exit(0); }},
+      {"exits with an error", [](bool) { std::exit(3); }},
+      {"aborts", [](bool) { std::abort(); }},
       {"is killed", [](bool) { raise(SIGKILL); }},
       {"stalls", [](bool) { raise(SIGSTOP); }},
       {"is killed inside",
@@ -135,8 +265,28 @@ const std::vector<std::string>& absences() {
   return names;
 }
 
+const std::vector<std::string>& silent_disagreements() {
+  static const std::vector<std::string> names = names_of(silent_calls());
+  return names;
+}
+
+std::string words_of(const std::string& absence) {
+  if (absence == "throws") return "rank 1 failed after barrier #1 (process";
+  if (absence == "throws and leaves") return "rank 1 left after barrier #1 (process";
+  if (absence == "fails in an operator") return "ndex";
+  if (absence == "fails in an operator and exits") return "before that aten::embedding";
+  if (absence == "fails in an operator and stalls") return "then failed: aten::embedding";
+  if (absence == "exits") return "rank 1 has exited with code 0 after barrier #1";
+  if (absence == "exits with an error") return "rank 1 has exited with code 3 after barrier #1";
+  return "rank 1";
+}
+
 std::string play_disagreement(const std::string& event, int rank) {
   return thrown_by([&] { find(disagreement_calls(), event)(rank == kGuilty); });
+}
+
+std::string play_silent_disagreement(const std::string& event, int rank) {
+  return thrown_by([&] { find(silent_calls(), event)(rank == kGuilty); });
 }
 
 bool can_go_on() {

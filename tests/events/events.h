@@ -13,6 +13,9 @@ constexpr int kGuilty = 1;
 const std::vector<std::string>& disagreements();
 // Makes this rank's call; returns what was thrown, empty if nothing was.
 std::string play_disagreement(const std::string& event, int rank);
+// The same of calls that send nothing, in a world that compares in full.
+const std::vector<std::string>& silent_disagreements();
+std::string play_silent_disagreement(const std::string& event, int rank);
 // True if the ranks can still reduce.
 bool can_go_on();
 
@@ -20,5 +23,7 @@ bool can_go_on();
 // return from some.
 const std::vector<std::string>& absences();
 std::string play_absence(const std::string& event, int rank);
+// A part of what the others are told: why the rank went.
+std::string words_of(const std::string& absence);
 
 }  // namespace meshtorch::testing

@@ -123,27 +123,40 @@ std::string in_test_name(const std::string& text) {
 // As the one that is gone ("rank 1 has died"), or in the list of where each rank is as one that is behind.
 ::testing::AssertionResult names_the_guilty(const std::string& told) {
   const std::regex name(
-      "rank 1 failed|rank 1 has|rank 1: has left|rank 1: is in [a-z_]+ #[0-9]+, behind the others");
+      "rank 1 failed|rank 1 left|rank 1 has|rank 1: has left|"
+      "rank 1: is in [a-z_]+ #[0-9]+, behind the others");
   if (std::regex_search(told, name)) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure() << "told: " << told;
 }
 
+// A list of events and how one is played.
+struct Matrix {
+  std::string name;
+  const std::vector<std::string>& events;
+  std::string (*play)(const std::string& event, int rank);
+};
+const Matrix& matrix(const std::string& name) {
+  static const Matrix loud{"disagreements", disagreements(), &play_disagreement};
+  static const Matrix silent{"silent disagreements", silent_disagreements(), &play_silent_disagreement};
+  return name == loud.name ? loud : silent;
+}
+
 // One outcome for each event and rank.
-std::vector<Outcomes> play_disagreements_on_threads() {
-  std::vector<Outcomes> outcomes(disagreements().size(), Outcomes(kRanks));
+std::vector<Outcomes> play_on_threads(const Matrix& played) {
+  std::vector<Outcomes> outcomes(played.events.size(), Outcomes(kRanks));
   mt::spawn(kRanks, [&](int rank) {
-    for (std::size_t i = 0; i < disagreements().size(); ++i) {
+    for (std::size_t i = 0; i < played.events.size(); ++i) {
       Outcome& outcome = outcomes[i][static_cast<std::size_t>(rank)];
-      outcome.told = to_line(play_disagreement(disagreements()[i], rank));
+      outcome.told = to_line(played.play(played.events[i], rank));
       outcome.went_on = can_go_on();
     }
   });
   return outcomes;
 }
 
-std::vector<Outcomes> play_disagreements_on_processes(const std::string& backend) {
-  Processes processes(backend, "disagreements");
-  std::vector<Outcomes> outcomes(disagreements().size(), Outcomes(kRanks));
+std::vector<Outcomes> play_on_processes(const Matrix& played, const std::string& backend) {
+  Processes processes(backend, played.name);
+  std::vector<Outcomes> outcomes(played.events.size(), Outcomes(kRanks));
   for (int rank = 0; rank < kRanks; ++rank) {
     int status = 0;
     EXPECT_TRUE(processes.wait_for(rank, status)) << "rank " << rank << " hangs";
@@ -158,17 +171,30 @@ std::vector<Outcomes> play_disagreements_on_processes(const std::string& backend
 
 class Disagreements : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(Disagreements, EveryRankGetsOneTableThatNamesTheGuiltyOneAndTheGroupGoesOn) {
-  const auto outcomes =
-      GetParam() == "threads" ? play_disagreements_on_threads() : play_disagreements_on_processes(GetParam());
+void expect_one_table(const Matrix& played, const std::vector<Outcomes>& outcomes) {
+  const std::regex guilty("rank 1|ranks \\[1\\]");
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
-    SCOPED_TRACE(disagreements()[i]);
+    SCOPED_TRACE(played.events[i]);
     for (const Outcome& outcome : outcomes[i]) {
-      EXPECT_NE(outcome.told.find("rank 1"), std::string::npos) << outcome.told;
+      EXPECT_TRUE(std::regex_search(outcome.told, guilty)) << outcome.told;
       EXPECT_EQ(outcome.told, outcomes[i][0].told);
       EXPECT_TRUE(outcome.went_on) << outcome.told;
     }
   }
+}
+
+TEST_P(Disagreements, EveryRankGetsOneTableThatNamesTheGuiltyOneAndTheGroupGoesOn) {
+  const Matrix& played = matrix("disagreements");
+  expect_one_table(played, GetParam() == "threads" ? play_on_threads(played)
+                                                   : play_on_processes(played, GetParam()));
+}
+
+TEST_P(Disagreements, OnCallsThatSendNothingAreToldWhereRanksCompareInFull) {
+  const Matrix& played = matrix("silent disagreements");
+  ASSERT_EQ(setenv("MESHTORCH_AGREEMENT", "full", 1), 0);
+  expect_one_table(played, GetParam() == "threads" ? play_on_threads(played)
+                                                   : play_on_processes(played, GetParam()));
+  unsetenv("MESHTORCH_AGREEMENT");
 }
 
 INSTANTIATE_TEST_SUITE_P(Events, Disagreements, ::testing::Values("threads", "shm", "gloo"),
@@ -186,6 +212,7 @@ TEST_P(Absences, OfARankIsAnErrorThatNamesItOnEveryOther) {
     EXPECT_EQ(status, 0) << "rank " << rank << " did not end as it should";
     const Outcome outcome = read_outcome(file_of(processes.place(), rank, 0));
     EXPECT_TRUE(names_the_guilty(outcome.told));
+    EXPECT_NE(outcome.told.find(words_of(event)), std::string::npos) << outcome.told;
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(45));
 }
@@ -197,12 +224,12 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 TEST(AbsencesOfThreads, AreErrorsThatNameTheRankOnEveryOther) {
-  for (const std::string event : {"throws", "returns", "stalls"}) {
+  for (const std::string event : {"throws", "fails in an operator", "returns", "stalls"}) {
     SCOPED_TRACE(event);
     std::vector<std::string> told(kRanks);
     std::latch innocents_know(kRanks - 1);
     const auto run = [&](int rank) {
-      if (rank == kGuilty && event != "throws") {
+      if (rank == kGuilty && (event == "returns" || event == "stalls")) {
         mt::barrier();
         if (event == "stalls") innocents_know.wait();
         return;
@@ -215,7 +242,12 @@ TEST(AbsencesOfThreads, AreErrorsThatNameTheRankOnEveryOther) {
     } catch (const mt::RankError& error) {
       EXPECT_EQ(error.rank(), kGuilty);
     }
-    for (const int rank : {0, 2}) EXPECT_TRUE(names_the_guilty(told[static_cast<std::size_t>(rank)]));
+    for (const int rank : {0, 2}) {
+      const std::string& text = told[static_cast<std::size_t>(rank)];
+      EXPECT_TRUE(names_the_guilty(text));
+      const std::string words = event == "throws" ? "rank 1 failed: the dog ate it" : "rank 1";
+      EXPECT_NE(text.find(words), std::string::npos) << text;
+    }
   }
 }
 
@@ -226,12 +258,13 @@ int play(int rank, const std::string& backend, const fs::path& place, const std:
                           .rank = rank,
                           .world_size = kRanks,
                           .timeout = kTimeout});
-  if (event != "disagreements") {
+  if (!event.ends_with("disagreements")) {
     const std::string told = play_absence(event, rank);
     write_outcome(file_of(place, rank, 0), told, false);
   } else {
-    for (std::size_t i = 0; i < disagreements().size(); ++i) {
-      const std::string told = play_disagreement(disagreements()[i], rank);
+    const Matrix& played = matrix(event);
+    for (std::size_t i = 0; i < played.events.size(); ++i) {
+      const std::string told = played.play(played.events[i], rank);
       write_outcome(file_of(place, rank, static_cast<int>(i)), told, can_go_on());
     }
     mt::barrier();

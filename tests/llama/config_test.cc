@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "../dist/ranks.h"
+#include "../mutations.h"
 #include "checkpoint_files.h"
 
 namespace meshtorch::testing {
@@ -19,6 +20,12 @@ std::string with(const std::string& fields) {
 Config read(const std::string& fields) { return Config::from_json(with(fields), "config.json"); }
 std::string error_in(const std::string& text) {
   return error_of([&] { Config::from_json(text, "config.json"); });
+}
+
+TEST(LlamaConfig, MutationsAreReadOrRefused) {
+  const std::string rope = R"("rope_scaling": {"rope_type": "linear", "factor": 2.0}, "rope_theta": 5e5)";
+  expect_read_or_refused({with(""), with(rope), read(rope).to_json()},
+                         [](const std::string& text) { Config::from_json(text, "config.json"); });
 }
 
 TEST(LlamaConfig, FieldsThatAreMissingFollowFromOthers) {

@@ -202,6 +202,24 @@ TEST(RunSignals, KillingTheLauncherLeavesNoProcess) {
   expect_gone(pids, kBound);
 }
 
+TEST(RunKilled, WhatHasASessionOfItsOwnEndsToo) {
+  const Noticeboard board;
+  const std::string script = board.path() + "/script";
+  std::ofstream(script) << board.sign("own.$RANK") << "exec sleep 30\n";
+  LauncherProcess launcher(shell({"-n", "2"}, "setsid sh " + script + " & wait"));
+  const std::vector<pid_t> pids = board.wait_for(2);
+  launcher.send(SIGKILL);
+  EXPECT_EQ(launcher.wait_without_reading(), -SIGKILL);
+  expect_gone(pids, kBound);
+}
+
+TEST(RunSecret, IsInTheEnvironmentAndAnotherOneInEachRun) {
+  const auto secret = [] { return run(shell({"-n", "1", "--no-prefix"}, "echo $MESHTORCH_SECRET")).out; };
+  const std::string first = secret();
+  EXPECT_EQ(first.size(), 33u) << first;
+  EXPECT_NE(first, secret());
+}
+
 TEST(RunTimeout, NamesTheRanksThatStillRan) {
   const Noticeboard board;
   const Result result = run(shell({"-n", "4", "--timeout", "3"},

@@ -11,12 +11,25 @@
 #include <cerrno>
 #include <vector>
 
+#include "run_identity.h"
+
 namespace meshtorch::run {
 namespace {
 
 constexpr pid_t kAllIsWell = 0;
 
-[[noreturn]] void guard(int read_end) {
+// A process may start another between a look and a kill: looks until nothing is there, or nothing changes.
+void kill_run(const std::string& identity) {
+  constexpr int kLooks = 50;
+  for (int i = 0; i < kLooks; ++i) {
+    const std::vector<pid_t> left = processes_of_run(identity);
+    if (left.empty()) return;
+    for (const pid_t pid : left) kill(pid, SIGKILL);
+    usleep(10'000);
+  }
+}
+
+[[noreturn]] void guard(int read_end, const std::string& identity) {
   setpgid(0, 0);  // out of reach of Ctrl-C and of a kill of the launcher's group
   sigset_t all;
   sigfillset(&all);
@@ -32,18 +45,19 @@ constexpr pid_t kAllIsWell = 0;
     groups.push_back(message);
   }
   for (const pid_t group : groups) kill(-group, SIGKILL);
+  kill_run(identity);
   _exit(0);
 }
 
 }  // namespace
 
-Guardian::Guardian() {
+Guardian::Guardian(const std::string& identity) {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) return;
   pid_ = fork();
   if (pid_ == 0) {
     close(ends[1]);
-    guard(ends[0]);
+    guard(ends[0], identity);
   }
   close(ends[0]);
   write_end_ = ends[1];

@@ -3,15 +3,17 @@
 
 #include <sys/types.h>
 
+#include <string>
+
 namespace meshtorch::run {
 
 // The kernel kills the ranks when the launcher dies, but not the processes that a rank has started,
 // for instance the program behind a wrapper script. The guardian notices and kills the whole
-// process groups.
+// process groups, and what left them, which it knows by the identity of the run.
 class Guardian {
  public:
   // Forks the guardian; without it (no memory for a process) only the kernel's part is left.
-  Guardian();
+  explicit Guardian(const std::string& identity);
   // Lets the guardian go without killing anything.
   ~Guardian();
   Guardian(const Guardian&) = delete;

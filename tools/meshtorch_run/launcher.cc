@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <iterator>
@@ -19,6 +20,7 @@
 #include "output.h"
 #include "rank_group.h"
 #include "report.h"
+#include "run_identity.h"
 #include "signals.h"
 #include "terminal.h"
 
@@ -48,7 +50,7 @@ Clock::time_point in_seconds(double seconds) {
 
 class Launcher {
  public:
-  explicit Launcher(const Options& options) : options_(options) {}
+  explicit Launcher(const Options& options) : options_(options), ranks_(options.identity) {}
 
   int run() {
     start_ranks();
@@ -297,6 +299,10 @@ void Launcher::say(const std::string& text) {
 
 int launch(const Options& given) {
   for (Options options = given;; ++options.restart) {
+    options.identity = random_identity();
+    // The machines of a run share a secret only if the user gives it to all of them.
+    const char* secret = std::getenv(kSecretVariable);
+    if (options.nnodes == 1 && (secret == nullptr || *secret == '\0')) options.secret = random_identity();
     Launcher launcher(options);
     const int exit_code = launcher.run();
     if (!launcher.was_rank_failure() || options.restart == options.max_restarts) return exit_code;

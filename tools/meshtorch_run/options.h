@@ -26,6 +26,8 @@ struct Options {
   double timeout_seconds = 0;  // 0: none
   int max_restarts = 0;
   int restart = 0;                   // how often the ranks were started before
+  std::string identity;              // of this run, which all its processes inherit
+  std::string secret;                // of this run; empty: none
   std::string flight_record;         // the directory; empty: none
   std::string diagnose;              // the directory to look at, instead of running anything
   std::vector<std::string> command;  // the program and its arguments, unchanged

@@ -26,7 +26,7 @@ Rank::Rank(const RankProcess& process, const std::string& prefix)
       output(process.output_fd, STDOUT_FILENO, prefix),
       error(process.error_fd, STDERR_FILENO, prefix) {}
 
-RankGroup::RankGroup() { adopt_orphans(); }
+RankGroup::RankGroup(const std::string& identity) : guardian_(identity) { adopt_orphans(); }
 
 RankGroup::~RankGroup() {
   send(SIGKILL);

@@ -30,7 +30,7 @@ struct Rank {
 // process, so that a signal to its process group can only meet what the rank itself left behind.
 class RankGroup {
  public:
-  RankGroup();
+  explicit RankGroup(const std::string& identity);
   // Kills what is left, and reaps it.
   ~RankGroup();
   RankGroup(const RankGroup&) = delete;

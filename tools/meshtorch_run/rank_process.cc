@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "run_identity.h"
+
 namespace meshtorch::run {
 namespace {
 
@@ -56,6 +58,8 @@ void set_environment(const Options& options, int rank, int local_rank) {
   set("GROUP_RANK", options.node_rank);
   set("MASTER_PORT", options.master_port);
   set("MESHTORCH_RESTART", options.restart);
+  setenv(kIdentityVariable, options.identity.c_str(), 1);
+  if (!options.secret.empty()) setenv(kSecretVariable, options.secret.c_str(), 1);
   if (!options.flight_record.empty()) setenv("MESHTORCH_FLIGHT_RECORD", options.flight_record.c_str(), 1);
   setenv("MASTER_ADDR", options.master_addr.c_str(), 1);
   const int threads = std::max(1, usable_cores() / options.processes);

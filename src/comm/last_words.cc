@@ -1,0 +1,78 @@
+// Last words of ranks, and where the end of a process is noticed.
+#include "comm/last_words.h"
+
+#include <c10/util/Exception.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <array>
+#include <mutex>
+
+#include "comm/error_text.h"
+#include "comm/flight_record.h"
+#include "comm/host_meeting.h"
+#include "comm/rank_context.h"
+#include "comm/remote_ranks.h"
+
+namespace meshtorch {
+namespace {
+
+std::terminate_handler terminate_before = nullptr;
+
+[[noreturn]] void tell_and_terminate() {
+  static std::atomic<bool> is_telling = false;
+  if (!is_telling.exchange(true)) {
+    const auto error = std::current_exception();
+    say_last_words("failed", error ? error_text(error) : "std::terminate was called");
+  }
+  terminate_before();
+  std::abort();
+}
+
+// Of the C library: after main() returns or exit() is called, before objects of the program are destroyed.
+void tell_of_exit(int code, void*) {
+  say_last_words(c10::str("has exited with code ", code), "it did not call destroy_process_group()");
+}
+
+}  // namespace
+
+void say_last_words(const std::string& end, const std::string& reason) noexcept {
+  try {
+    const auto context = current_rank_or_null();
+    if (!context || context->world().threads) return;  // the world of threads knows
+    const World& world = context->world();
+    const auto record = flight_record_of(world.rank, world.size);
+    const std::string where = record->latest();
+    // A rank that goes because of another says so in groups that the other is not in.
+    const std::string failure = record->failure();
+    const std::string words = c10::str(end, where.empty() ? "" : " " + where, " (process ", getpid(), " on ",
+                                       host_name(), "): ", failure.empty() ? reason : failure);
+    say_in_all_groups(LastWords::farewell, words);
+    if (world.backend == "gloo") write_last_words(world.store, world.rank, words);
+  } catch (...) {  // the ranks that wait see that the process is gone
+  }
+}
+
+void note_failed_operator(const std::string& name, const std::exception_ptr& error) noexcept {
+  try {
+    const auto context = current_rank_or_null();
+    if (!context || context->world().size == 1) return;
+    const std::string text = c10::str(name, ": ", error_text(error));
+    if (const auto& threads = context->world().threads) {
+      threads->note_error(context->world().rank, text);
+    } else {
+      say_in_all_groups(LastWords::error, text);
+    }
+  } catch (...) {  // the error itself is on its way
+  }
+}
+
+void watch_end_of_process() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    terminate_before = std::set_terminate(&tell_and_terminate);
+    on_exit(&tell_of_exit, nullptr);
+  });
+}
+
+}  // namespace meshtorch

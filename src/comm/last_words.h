@@ -1,0 +1,21 @@
+// Why this rank will not come to its next collective, told to those who wait for it.
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace meshtorch {
+
+// The calling rank is a process that ends: "failed", "has exited with code 3". Every member of its groups
+// that waits for it, now or later, throws with these words, the process, its host, and the collective it was
+// last in or after. Never throws and never waits long: it is called when something else went wrong.
+void say_last_words(const std::string& end, const std::string& reason) noexcept;
+
+// An operator of the calling rank failed. Those who wait for the rank are told so too, until its next
+// collective.
+void note_failed_operator(const std::string& name, const std::exception_ptr& error) noexcept;
+
+// From now on the end of this process by an exception that nobody catches, or by exit(), is told.
+void watch_end_of_process();
+
+}  // namespace meshtorch
