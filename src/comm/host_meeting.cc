@@ -78,13 +78,18 @@ std::unique_ptr<GroupMeeting> HostMembership::meeting(int ranks_on_host) {
   return std::make_unique<GroupMeeting>(*memory_, rank_, std::move(company));
 }
 
+// A child that a rank has forked holds the same memory, and is no member.
+bool HostMembership::is_of_this_process() const { return memory_->slot(rank_).process == getpid(); }
+
 void HostMembership::leave() {
+  if (!is_of_this_process()) return;
   if (record_ && memory_->slot(rank_).has_left.exchange(1) == 0) record_->write_at_end("the rank left");
   memory_->slot(rank_).has_left = 1;
   ring(*memory_);
 }
 
 void HostMembership::say(LastWords meaning, const std::string& text) {
+  if (!is_of_this_process()) return;
   if (meaning == LastWords::gave_up && record_) record_->note_failure("a collective " + text);
   memory_->slot(rank_).say(meaning, text);
   ring(*memory_);

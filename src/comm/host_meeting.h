@@ -33,6 +33,8 @@ class HostMembership {
   std::string obstacle() const;
 
  private:
+  bool is_of_this_process() const;
+
   const std::vector<int> world_ranks_;
   const int rank_;
   std::shared_ptr<Segment> segment_;

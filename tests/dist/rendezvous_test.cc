@@ -318,12 +318,13 @@ TEST(Rendezvous, TheStoreOfALoopbackAddressListensThereOnly) {
 TEST(Rendezvous, ARankOfAnotherRunIsToldSo) {
   if (ranks_are_processes()) GTEST_SKIP() << "the test starts a process of its own";
   const auto file = std::filesystem::temp_directory_path() / c10::str("meshtorch_secret_", getpid());
-  const Environment ours({{"MESHTORCH_SECRET", "ours"}});
+  using Variables = std::map<std::string, std::string>;
+  const Environment ours(Variables{{"MESHTORCH_SECRET", "ours"}});
   const mt::InitOptions rank_0{
       .backend = "gloo", .init_method = "file://" + file.string(), .rank = 0, .world_size = 1};
   mt::init_process_group(rank_0);
   {
-    const Environment theirs({{"MESHTORCH_SECRET", "theirs"}});
+    const Environment theirs(Variables{{"MESHTORCH_SECRET", "theirs"}});
     const mt::InitOptions rank_1{
         .backend = "gloo", .init_method = "file://" + file.string(), .rank = 1, .world_size = 2};
     EXPECT_EQ(error_of([&] { mt::init_process_group(rank_1); }),

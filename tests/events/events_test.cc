@@ -223,6 +223,16 @@ INSTANTIATE_TEST_SUITE_P(
       return std::get<0>(instance.param) + "_" + in_test_name(std::get<1>(instance.param));
     });
 
+TEST(ForkedChild, OfARankThatExitsIsNoEndOfTheRank) {
+  Processes processes("shm", "a child exits");
+  for (int rank = 0; rank < kRanks; ++rank) {
+    int status = 0;
+    ASSERT_TRUE(processes.wait_for(rank, status)) << "rank " << rank << " hangs";
+    EXPECT_EQ(status, 0);
+    EXPECT_TRUE(read_outcome(file_of(processes.place(), rank, 0)).went_on) << "rank " << rank;
+  }
+}
+
 TEST(AbsencesOfThreads, AreErrorsThatNameTheRankOnEveryOther) {
   for (const std::string event : {"throws", "fails in an operator", "returns", "stalls"}) {
     SCOPED_TRACE(event);
@@ -258,7 +268,15 @@ int play(int rank, const std::string& backend, const fs::path& place, const std:
                           .rank = rank,
                           .world_size = kRanks,
                           .timeout = kTimeout});
-  if (!event.ends_with("disagreements")) {
+  if (event == "a child exits") {
+    mt::barrier();
+    if (const pid_t child = rank == kGuilty ? fork() : -1; child == 0) {
+      std::exit(0);
+    } else if (child > 0) {
+      waitpid(child, nullptr, 0);
+    }
+    write_outcome(file_of(place, rank, 0), "", can_go_on());
+  } else if (!event.ends_with("disagreements")) {
     const std::string told = play_absence(event, rank);
     write_outcome(file_of(place, rank, 0), told, false);
   } else {

@@ -51,7 +51,7 @@ await() {  # words in a log, for a minute
 start 0 $a 20
 start 1 $b 20
 wait
-[ "$(grep -ch 'loss ' "$work"/*.log | paste -sd+ | bc 2>/dev/null || grep -h 'loss ' "$work"/*.log | wc -l)" = 4 ] || fail "not all ranks trained"
+[ "$(grep -h 'loss ' "$work"/*.log | wc -l)" = 4 ] || fail "not all ranks trained"
 [ "$(grep -ho 'loss .*' "$work"/*.log | sort -u | wc -l)" = 1 ] || fail "the ranks have different losses"
 
 start 0 $a 100000000
@@ -60,8 +60,7 @@ await 0 "rank 0 of 4 on gloo trains"
 await 1 "rank 2 of 4 on gloo trains"
 ip -n $b link set mt0 down
 wait
-grep -qE "was told.*|rank [23] on host-1" "$work/0.log" && grep -qE "rank [23] on host-1 \(10.77.0.2\)" "$work/0.log" ||
-  fail "host 0 does not name ranks of host 1 when the link is cut"
+grep -qE "rank [23] on host-1 \(10.77.0.2\)" "$work/0.log" || fail "host 0 does not name ranks of host 1 when the link is cut"
 grep -qE "rank [01] on host-0 \(10.77.0.1\)" "$work/1.log" || fail "host 1 does not name ranks of host 0 when the link is cut"
 ip -n $b link set mt0 up
 
