@@ -2,6 +2,7 @@
 PRESET ?= release
 BUILD  := build/$(PRESET)
 JOBS   ?= $(shell nproc)
+PYTHON = $(or $(MESHTORCH_PYTHON),.venv/bin/python)
 export MESHTORCH_PYTHON MESHTORCH_PIP_ARGS CMAKE_PREFIX_PATH
 
 .PHONY: help setup build demo test bench check soak format format-check tidy clean distclean
@@ -34,8 +35,11 @@ bench: build     ## run the benchmarks: benchmarks/results/*.json and docs/bench
 	  --benchmark_out_format=json
 	@$(BUILD)/benchmarks/ratio_benchmark benchmarks/results/ratios_threads.json
 	@$(BUILD)/tools/meshtorch-run -n 2 --no-prefix $(BUILD)/benchmarks/ratio_benchmark benchmarks/results/ratios_shm.json
-	@PYTHONPATH=$(BUILD)/python $(or $(MESHTORCH_PYTHON),.venv/bin/python) benchmarks/python_overhead.py
-	@$(or $(MESHTORCH_PYTHON),.venv/bin/python) benchmarks/page.py benchmarks/results docs
+	@$(BUILD)/benchmarks/scale_benchmark benchmarks/results/scale.json
+	@$(PYTHON) benchmarks/jax_step.py benchmarks/results/jax.json
+	@$(PYTHON) benchmarks/llama.py $(BUILD) examples/llama/data/alice.txt benchmarks/results/llama.json
+	@PYTHONPATH=$(BUILD)/python $(PYTHON) benchmarks/python_overhead.py
+	@$(PYTHON) benchmarks/page.py benchmarks/results docs
 
 check: setup     ## what a change must pass: format, clang-tidy on changed sources, each source compiled alone, all tests
 	@tools/format.sh --check

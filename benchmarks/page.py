@@ -67,6 +67,38 @@ def operators_table(times):
     return table(["operator", "plain, us", "distributed, us", "more, us"], rows)
 
 
+def jax_line(threads, jax):
+    if jax is None:
+        return "JAX was not installed in this run.\n"
+    step = next(row for row in threads["rows"] if row["name"].startswith("small tensor-parallel step"))
+    return (f"The small step compiled by JAX {jax['jax']} on two devices of the CPU: {jax['us']:.0f} us; meshtorch on two threads takes "
+            f"{step['us'] / jax['us']:.2f} times that (`benchmarks/jax_step.py`).\n")
+
+
+def waiting_line(results):
+    rows = [(r["backend"], r["waiting_cpu_share"]) for r in results]
+    return "CPU time of a rank that waits for another: " + ", ".join(f"{share:.1%} of the wait on {name}" for name, share in rows) + ".\n"
+
+
+def scale_table(scale):
+    rows = []
+    for row in scale["rows"]:
+        memory = [row["megabytes_before"], *row["megabytes"]]
+        rows.append([f"{row['ranks']:,}", f"{row['mesh_ms']:.1f}", f"{row['cold_step_ms']:.1f}", f"{row['cached_step_ms']:.2f}",
+                     " ".join(f"{m:.0f}" for m in memory), f"{row['decisions_kept']:,}"])
+    return table(["ranks", "mesh, ms", "first step, ms", "later steps, ms",
+                  f"MB before and after each fifth of {scale['operators']:,} operators of other shapes", "decisions kept"], rows)
+
+
+def llama_table(llama):
+    one = next(iter(llama["training_seconds"].values()))
+    rows = [["training step, " + name, f"{s * 1e3:.0f} ms", f"{one / s:.2f} of one rank's speed"]
+            for name, s in llama["training_seconds"].items()]
+    rows += [["`generate`, " + name, f"{t:.1f} tokens/s", f"{t / llama['bound']:.0%} of what memory allows"]
+             for name, t in llama["tokens_per_second"].items()]
+    return table(["Llama", "", ""], rows)
+
+
 def drawing(threads, shm):
     """Bars of all ratios, with a line at 1."""
     rows = list(zip(threads["rows"], shm["rows"]))
@@ -94,6 +126,7 @@ def main():
     load = lambda name: json.loads((results / name).read_text())
     threads, shm = load("ratios_threads.json"), load("ratios_shm.json")
     comm, operators = load("comm.json"), least_times(load("operators.json"))
+    jax = load("jax.json") if (results / "jax.json").exists() else None
     cpus = comm["context"]["num_cpus"]
     page = f"""# Benchmarks
 
@@ -107,6 +140,8 @@ ratio are run in turns in one process.
 {ratios_table(threads, shm)}
 A shard's bytes are half of the KiB that a line names; of a pending sum each rank has all of them.
 
+{jax_line(threads, jax)}
+{waiting_line([threads, shm])}
 ## Collectives
 
 {collectives_table(least_times(comm))}
@@ -114,7 +149,18 @@ Copies' time: the measured time over that of copying the bytes that a rank must 
 
 ## Operators
 
-{operators_table(operators)}"""
+{operators_table(operators)}
+## Llama
+
+{llama_table(load("llama.json"))}
+Training: hidden 512, 6 layers, 8 rows of 128 tokens. `generate`: float32, one prompt; memory allows as many tokens a second as a copy's bandwidth holds the bytes of
+the weights (`benchmarks/llama.py`).
+
+## Scale
+
+One rank of a large world on the `fake` backend, dp x tp 8 (`scale_benchmark`); the step is the small one above.
+
+{scale_table(load("scale.json"))}"""
     (docs / "benchmarks.md").write_text(page)
     (docs / "benchmarks.svg").write_text(drawing(threads, shm))
 

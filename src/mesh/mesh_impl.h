@@ -3,6 +3,7 @@
 
 #include <c10/core/DeviceType.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -62,10 +63,11 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   const Layout* layout(const Placements& placements) { return layouts_.get(placements); }
   // The layout that is replicated on every axis.
   const Layout* replicated() { return layout(Placements(shape_.size())); }
-  // Made at the first call; all callers name the same maker.
-  MeshAttachment& attachment(std::unique_ptr<MeshAttachment> (*make)()) {
-    std::call_once(attached_, [&] { attachment_ = make(); });
-    return *attachment_;
+  // Made at the first call.
+  MeshAttachment& attachment(MeshAttachment::Slot slot, std::unique_ptr<MeshAttachment> (*make)()) {
+    Attached& attached = attached_[static_cast<std::size_t>(slot)];
+    std::call_once(attached.once, [&] { attached.attachment = make(); });
+    return *attached.attachment;
   }
 
  private:
@@ -94,8 +96,11 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   mutable std::map<std::vector<int>, Group> groups_;
   std::map<std::string, MeshAxis> flattened_;  // on the root, by name
   LayoutTable layouts_{*this};
-  std::once_flag attached_;
-  std::unique_ptr<MeshAttachment> attachment_;
+  struct Attached {
+    std::once_flag once;
+    std::unique_ptr<MeshAttachment> attachment;
+  };
+  std::array<Attached, MeshAttachment::kSlots> attached_;
 };
 
 }  // namespace meshtorch

@@ -43,7 +43,7 @@ std::size_t DecisionCache::size() const {
 
 DecisionCache& decisions_of(MeshImpl& mesh) {
   const auto make = []() -> std::unique_ptr<MeshAttachment> { return std::make_unique<DecisionCache>(); };
-  return static_cast<DecisionCache&>(mesh.attachment(make));
+  return static_cast<DecisionCache&>(mesh.attachment(MeshAttachment::Slot::decisions, make));
 }
 
 }  // namespace meshtorch

@@ -19,7 +19,7 @@ namespace {
 // The ranks agree on the layouts and the global shape, from which each knows what all the others do.
 class StepCall : public GroupCall {
  public:
-  StepCall(CallKind kind, const StepBoxes& boxes, at::ScalarType type)
+  StepCall(CallKind kind, const PreparedStep& boxes, at::ScalarType type)
       : GroupCall(kind), boxes_(boxes), type_(type) {
     facts_ = {static_cast<int>(type), -1, {boxes.shape.data(), boxes.shape.size()}};
     hash_.add(static_cast<std::uint64_t>(type));
@@ -36,7 +36,7 @@ class StepCall : public GroupCall {
     return c10::str(c10::toString(type_), c10::IntArrayRef(boxes_.shape), " from ",
                     to_string(boxes_.step.before), " to ", to_string(boxes_.step.after));
   }
-  const StepBoxes& boxes_;
+  const PreparedStep& boxes_;
   at::ScalarType type_;
 };
 
@@ -52,9 +52,8 @@ at::Tensor readable_in_rows(const at::Tensor& t) {
 class BoxRuns {
  public:
   // `side` says which of a piece's boxes lie in `t`.
-  BoxRuns(const at::Tensor& t, const std::vector<std::vector<Piece>>& pieces,
-          std::vector<Range> Piece::* side) {
-    std::vector<std::size_t> ends;
+  BoxRuns(const at::Tensor& t, std::span<const std::vector<Piece>> pieces, std::vector<Range> Piece::* side) {
+    c10::SmallVector<std::size_t, 8> ends;
     for (const std::vector<Piece>& of_rank : pieces) {
       for (const Piece& piece : of_rank) append_box(runs_, t, piece.*side);
       ends.push_back(runs_.size());
@@ -75,6 +74,10 @@ class BoxRuns {
   c10::SmallVector<RunList, 8> lists_;
 };
 
+std::span<const std::vector<Piece>> mine_of(const PreparedStep& boxes) {
+  return {&boxes.received[boxes.me], 1};
+}
+
 // What observers are shown of that many elements that are sent from where they lie.
 at::Tensor shape_of_sent(const at::Tensor& local, std::int64_t count) {
   return at::empty({count}, local.options().device(at::kMeta));
@@ -82,12 +85,12 @@ at::Tensor shape_of_sent(const at::Tensor& local, std::int64_t count) {
 
 }  // namespace
 
-at::Tensor gather_boxes(MemoryBackend& memory, const Group& group, const StepBoxes& boxes,
+at::Tensor gather_boxes(MemoryBackend& memory, const Group& group, const PreparedStep& boxes,
                         const at::Tensor& local) {
   const at::NoGradGuard no_grad;
   const at::Tensor input = readable_in_rows(local);
   at::Tensor result = empty_result(boxes.result, local.options());
-  const BoxRuns mine(input, {boxes.received[static_cast<std::size_t>(group.rank())]}, &Piece::source);
+  const BoxRuns mine(input, mine_of(boxes), &Piece::source);
   const BoxRuns into(result, boxes.received, &Piece::target);
   observed(
       "c10d::_allgather_base_",
@@ -99,7 +102,7 @@ at::Tensor gather_boxes(MemoryBackend& memory, const Group& group, const StepBox
   return result;
 }
 
-at::Tensor exchange_boxes(MemoryBackend& memory, const Group& group, const StepBoxes& boxes,
+at::Tensor exchange_boxes(MemoryBackend& memory, const Group& group, const PreparedStep& boxes,
                           const at::Tensor& local) {
   const at::NoGradGuard no_grad;
   const at::Tensor input = readable_in_rows(local);
@@ -122,7 +125,7 @@ at::Tensor exchange_boxes(MemoryBackend& memory, const Group& group, const StepB
   return result;
 }
 
-at::Tensor reduce_boxes(MemoryBackend& memory, const Group& group, const StepBoxes& boxes,
+at::Tensor reduce_boxes(MemoryBackend& memory, const Group& group, const PreparedStep& boxes,
                         const at::Tensor& local) {
   const at::NoGradGuard no_grad;
   const WireReduction wire(boxes.step.op, {local}, group.size(), /*backend_averages=*/true);
@@ -131,7 +134,7 @@ at::Tensor reduce_boxes(MemoryBackend& memory, const Group& group, const StepBox
   for (std::int64_t d = local.dim(); d < input.dim(); ++d) sizes.push_back(input.size(d));
   at::Tensor result = empty_result(sizes, input.options());
   const BoxRuns parts(input, boxes.sent, &Piece::source);
-  const BoxRuns out(result, {boxes.received[static_cast<std::size_t>(group.rank())]}, &Piece::target);
+  const BoxRuns out(result, mine_of(boxes), &Piece::target);
   const auto shown = [&] {
     std::int64_t longest = 0;
     for (const auto& pieces : boxes.sent) longest = std::max(longest, element_count(pieces));

@@ -12,11 +12,11 @@
 #include "mesh/mesh_impl.h"
 #include "meshtorch/collectives.h"
 #include "redistribute/plan_cache.h"
-#include "redistribute/transfer.h"
 #include "tensor/boxes_in_memory.h"
 #include "tensor/check_replicas.h"
 #include "tensor/cross_mesh.h"
 #include "tensor/meta.h"
+#include "tensor/move_cache.h"
 #include "tensor/move_record.h"
 
 namespace meshtorch {
@@ -25,12 +25,12 @@ namespace {
 // One step on this rank.
 class StepRun {
  public:
-  StepRun(const Step& step, const Shape& shape, const MeshImpl& mesh)
-      : step_(step), shape_(shape), mesh_(mesh), coordinate_(coordinate_in(mesh)) {}
+  StepRun(const PreparedStep& prepared, const MeshImpl& mesh)
+      : prepared_(prepared), step_(prepared.step), mesh_(mesh) {}
 
   at::Tensor run(const at::Tensor& local) const {
     const bool is_outside = !mesh_.coordinate().has_value();
-    if (is_outside && is_collective(step_.kind)) return at::zeros(shape_after(coordinate_), local.options());
+    if (is_outside && is_collective(step_.kind)) return at::zeros(prepared_.result, local.options());
     if (divisor_of(step_, mesh_.shape()) > 1) check_reducible(c10d::ReduceOp::AVG, {local});
     switch (step_.kind) {
       case Step::Kind::all_gather:
@@ -53,21 +53,6 @@ class StepRun {
   using Pieces = std::vector<Piece>;
 
   Group group() const { return mesh_.group(step_.axes); }
-  std::vector<Shape> members() const { return group_members(mesh_.shape(), step_.axes, coordinate_); }
-  Shape shape_before(const Shape& at) const { return local_shape(shape_, step_.before, mesh_.shape(), at); }
-  Shape shape_after(const Shape& at) const { return local_shape(shape_, step_.after, mesh_.shape(), at); }
-  Pieces pieces_between(const Shape& sender, const Shape& receiver) const {
-    return pieces(shape_, mesh_.shape(), step_, sender, receiver);
-  }
-
-  StepBoxes boxes_with(const std::vector<Shape>& all) const {
-    StepBoxes boxes{step_, shape_, {}, {}, shape_after(coordinate_)};
-    for (const Shape& member : all) {
-      boxes.sent.push_back(pieces_between(coordinate_, member));
-      boxes.received.push_back(pieces_between(member, coordinate_));
-    }
-    return boxes;
-  }
 
   static at::Tensor box(const at::Tensor& t, const std::vector<Range>& ranges) {
     at::Tensor part = t;
@@ -95,48 +80,22 @@ class StepRun {
     }
   }
 
-  // The dim along which the members' shards, in the order of the group, are the result of an all-gather; -1
-  // if there is none.
-  std::int64_t dim_of_concatenation(const std::vector<Shape>& all) const {
-    std::int64_t dim = -1;
-    for (const int axis : step_.axes) {
-      const Placement& p = step_.before[static_cast<std::size_t>(axis)];
-      if (dim >= 0 && p.dim() != dim) return -1;
-      dim = p.dim();
-    }
-    std::int64_t offset = 0;
-    for (const Shape& member : all) {
-      const Pieces parts = pieces_between(member, coordinate_);
-      if (parts.empty()) continue;
-      const Range& target = parts[0].target[static_cast<std::size_t>(dim)];
-      const bool is_next = parts.size() == 1 && target.begin == offset &&
-                           target.size == shape_before(member)[static_cast<std::size_t>(dim)];
-      if (!is_next) return -1;
-      offset = target.end();
-    }
-    return offset == shape_after(coordinate_)[static_cast<std::size_t>(dim)] ? dim : -1;
-  }
-
   at::Tensor all_gather(const at::Tensor& local) const {
-    const std::vector<Shape> all = members();
-    if (auto* memory = memory_for(group(), local))
-      return gather_boxes(*memory, group(), boxes_with(all), local);
-    if (const std::int64_t dim = dim_of_concatenation(all); dim >= 0) {
+    if (auto* memory = memory_for(group(), local)) return gather_boxes(*memory, group(), prepared_, local);
+    if (const std::int64_t dim = prepared_.concatenated_dim; dim >= 0) {
       Splits sizes;
-      for (const Shape& member : all) sizes.push_back(shape_before(member)[static_cast<std::size_t>(dim)]);
+      for (const Shape& part : prepared_.before) sizes.push_back(part[static_cast<std::size_t>(dim)]);
       return all_gather_tensor(local, dim, group(), sizes);
     }
     Splits counts;
-    for (const Shape& member : all) {
-      const Shape part = shape_before(member);
+    for (const Shape& part : prepared_.before)
       counts.push_back(std::accumulate(part.begin(), part.end(), std::int64_t{1}, std::multiplies<>()));
-    }
     const at::Tensor packed = all_gather_tensor(local.reshape({-1}), 0, group(), counts);
-    at::Tensor whole = at::empty(shape_after(coordinate_), local.options());
+    at::Tensor whole = at::empty(prepared_.result, local.options());
     std::int64_t offset = 0;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      const at::Tensor part = packed.narrow(0, offset, counts[i]).view(shape_before(all[i]));
-      for (const Piece& piece : pieces_between(all[i], coordinate_))
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      const at::Tensor part = packed.narrow(0, offset, counts[i]).view(prepared_.before[i]);
+      for (const Piece& piece : prepared_.received[i])
         box(whole, piece.target).copy_(box(part, piece.source));
       offset += counts[i];
     }
@@ -144,24 +103,20 @@ class StepRun {
   }
 
   at::Tensor exchange(const at::Tensor& local) const {
-    const std::vector<Shape> all = members();
-    if (auto* memory = memory_for(group(), local))
-      return exchange_boxes(*memory, group(), boxes_with(all), local);
+    if (auto* memory = memory_for(group(), local)) return exchange_boxes(*memory, group(), prepared_, local);
     std::vector<at::Tensor> sent;
     Splits send_counts;
     Splits receive_counts;
-    std::vector<Pieces> received;
-    for (const Shape& member : all) {
-      sent.push_back(pack(local, pieces_between(coordinate_, member)));
+    for (std::size_t i = 0; i < prepared_.sent.size(); ++i) {
+      sent.push_back(pack(local, prepared_.sent[i]));
       send_counts.push_back(sent.back().numel());
-      received.push_back(pieces_between(member, coordinate_));
-      receive_counts.push_back(element_count(received.back()));
+      receive_counts.push_back(element_count(prepared_.received[i]));
     }
     const at::Tensor packed = all_to_all_single(at::cat(sent), receive_counts, send_counts, group());
-    at::Tensor result = at::empty(shape_after(coordinate_), local.options());
+    at::Tensor result = at::empty(prepared_.result, local.options());
     std::int64_t offset = 0;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      unpack(packed.narrow(0, offset, receive_counts[i]), received[i], result);
+    for (std::size_t i = 0; i < receive_counts.size(); ++i) {
+      unpack(packed.narrow(0, offset, receive_counts[i]), prepared_.received[i], result);
       offset += receive_counts[i];
     }
     return result;
@@ -174,51 +129,44 @@ class StepRun {
   }
 
   at::Tensor reduce_scatter(const at::Tensor& local) const {
-    const std::vector<Shape> all = members();
     if (auto* memory = memory_for(group(), local))
-      return averaged(reduce_boxes(*memory, group(), boxes_with(all), local));
+      return averaged(reduce_boxes(*memory, group(), prepared_, local));
     std::vector<at::Tensor> terms;
     std::int64_t largest = 0;
-    for (const Shape& member : all) {
-      terms.push_back(pack(local, pieces_between(coordinate_, member)));
+    for (const Pieces& to_member : prepared_.sent) {
+      terms.push_back(pack(local, to_member));
       largest = std::max(largest, terms.back().numel());
     }
     for (at::Tensor& term : terms) {
       if (term.numel() < largest) term = at::cat({term, term.new_zeros({largest - term.numel()})});
     }
     const at::Tensor packed = averaged(reduce_scatter_tensor(at::cat(terms), step_.op, 0, group()));
-    const Pieces mine = pieces_between(coordinate_, coordinate_);
-    const Shape shape = shape_after(coordinate_);
-    if (mine.size() == 1) return packed.narrow(0, 0, element_count(mine)).view(shape);
-    at::Tensor result = at::empty(shape, local.options());
+    const Pieces& mine = prepared_.received[prepared_.me];
+    if (mine.size() == 1) return packed.narrow(0, 0, element_count(mine)).view(prepared_.result);
+    at::Tensor result = at::empty(prepared_.result, local.options());
     unpack(packed, mine, result);
     return result;
   }
 
   at::Tensor slice(const at::Tensor& local) const {
-    const Pieces mine = pieces_between(coordinate_, coordinate_);
+    const Pieces& mine = prepared_.received[prepared_.me];
     if (mine.size() == 1) return box(local, mine[0].source);
-    at::Tensor result = at::empty(shape_after(coordinate_), local.options());
+    at::Tensor result = at::empty(prepared_.result, local.options());
     for (const Piece& piece : mine) box(result, piece.target).copy_(box(local, piece.source));
     return result;
   }
 
   at::Tensor to_partial(const at::Tensor& local) const {
-    const bool is_first = std::all_of(step_.axes.begin(), step_.axes.end(), [&](int axis) {
-      return coordinate_[static_cast<std::size_t>(axis)] == 0;
-    });
-    if (keeps_value(step_.op, is_first)) return local;
+    if (keeps_value(step_.op, prepared_.is_first)) return local;
     return step_.op == ReduceOp::product ? at::ones_like(local) : at::zeros_like(local);
   }
 
+  const PreparedStep& prepared_;
   const Step& step_;
-  const Shape& shape_;
   const MeshImpl& mesh_;
-  const Shape coordinate_;
 };
 
-void check_shard(const at::Tensor& local, const Shape& shape, const Layout& layout) {
-  const Shape expected = local_shape_of(shape, layout);
+void check_shard(const at::Tensor& local, const Shape& expected, const Shape& shape, const Layout& layout) {
   TORCH_CHECK_VALUE(
       local.sizes() == c10::IntArrayRef(expected),
       "meshtorch: the local tensor is not the shard that its layout says\n  local: ", local.sizes(),
@@ -237,13 +185,17 @@ std::shared_ptr<const Plan> plan_between(const Shape& shape, std::int64_t item_s
 at::Tensor redistribute_local(const at::Tensor& local, const Shape& shape, const Layout& from,
                               const Layout& to) {
   if (&from == &to) return local;
-  check_shard(local, shape, from);
-  if (from.mesh != to.mesh) return cross_local(local, shape, from, to);
-  const auto plan = plan_between(shape, static_cast<std::int64_t>(local.element_size()), from, to);
-  record_move(local, shape, from, to, *plan);
+  if (from.mesh != to.mesh) {
+    check_shard(local, local_shape_of(shape, from), shape, from);
+    return cross_local(local, shape, from, to);
+  }
+  const auto move =
+      moves_of(*from.mesh).get(shape, static_cast<std::int64_t>(local.element_size()), from, to);
+  check_shard(local, move->local, shape, from);
+  record_move(local, shape, from, to, *move->plan);
   if (replicas_are_checked()) check_equal_replicas(local, from, "a tensor that is redistributed");
   at::Tensor current = local;
-  for (const Step& step : plan->steps) current = StepRun(step, shape, *from.mesh).run(current);
+  for (const PreparedStep& step : move->steps) current = StepRun(step, *from.mesh).run(current);
   return current;
 }
 
