@@ -41,9 +41,11 @@ struct ContextParallelOptions {
 
 struct ContextParallelState;
 
-// While it lives, the buffers, plain tensors that every rank has in full, are distributed tensors, split
-// along their sequence dims over a mesh of one axis: inputs, labels, tables of positions. They stay the same
-// objects and get their data again at the end. Plain tensors that meet them count as replicated.
+// While it lives, the buffers are distributed tensors, split along their sequence dims over a mesh of one
+// axis: inputs, labels, tables of positions. Before, they are plain tensors that every rank has in full, or
+// tensors on a mesh with that axis, whole along it and along the sequence: a batch that is split over "dp",
+// with mesh["cp"]. They stay the same objects and get their data again at the end; what was computed from
+// them goes backward before that. Plain tensors that meet them count as replicated.
 class context_parallel {
  public:
   context_parallel(const DeviceMesh& mesh, const std::vector<at::Tensor>& buffers,

@@ -128,3 +128,83 @@ def context_parallel_scope(w):
 
 def test_a_context_parallel_scope_splits_its_buffers(ranks):
     ranks(context_parallel_scope)
+
+
+def ring_in_a_scope(w, is_causal, load_balance, method, forward_only):
+    mesh = w.mesh()
+    set_rotate_method(method)
+    plain = [numbers(2, 4, 4 * w.size, 8, seed=s).requires_grad_() for s in (1, 2, 3)]
+    expected = F.scaled_dot_product_attention(*plain, is_causal=is_causal)
+    expected.sum().backward()
+    split = [t.detach().clone() for t in plain]
+    with context_parallel(mesh, buffers=split, buffer_seq_dims=(2, 2, 2), load_balance=load_balance):
+        for t in split:
+            t.requires_grad = not forward_only
+        with CommDebugMode() as comm:
+            out = F.scaled_dot_product_attention(*split, is_causal=is_causal)
+            if not forward_only:
+                out.sum().backward()
+        (whole,) = context_parallel_unshard(mesh, [out.detach()], [2], load_balance)
+        gradients = [] if forward_only else [t.grad for t in split]
+        gradients = context_parallel_unshard(mesh, gradients, [2] * len(gradients), load_balance)
+        for t in split:
+            t.requires_grad = False
+    w.same(whole, expected)
+    for one, t in zip(gradients, plain):
+        w.same(one, t.grad)
+    if method == "alltoall":  # as many messages as PyTorch's rotater sends
+        assert sum(comm.get_comm_counts().values()) == 2 * (w.size - 1 if forward_only else 3 * w.size - 2)
+    set_rotate_method("auto")
+
+
+def ring_attention(w):
+    for is_causal, load_balance in ((True, True), (True, False), (False, False)):
+        for method in ("alltoall", "allgather"):
+            if w.kind == "fake":
+                continue
+            for forward_only in (True, False):
+                ring_in_a_scope(w, is_causal, load_balance, method, forward_only)
+
+
+def test_ring_attention_in_a_scope(ranks):
+    ranks(ring_attention)
+
+
+def balanced_buffers(w):
+    mesh = w.mesh()
+    length = 4 * w.size
+    positions = torch.arange(length)
+    expanded = torch.arange(length).expand(3, length)
+    kept, kept_expanded = positions.clone(), expanded.clone()
+    pieces = kept.chunk(2 * w.size)
+    mine = torch.cat([pieces[w.rank], pieces[2 * w.size - w.rank - 1]])
+    with context_parallel(mesh, buffers=[positions, expanded], buffer_seq_dims=[0, 1]):
+        assert torch.equal(positions.to_local(), mine)
+        assert torch.equal(expanded.to_local(), mine.expand(3, 4))
+    assert torch.equal(positions, kept) and torch.equal(expanded, kept_expanded)
+
+
+def test_buffers_of_a_scope_are_pieces_from_the_front_and_the_back(ranks):
+    ranks(balanced_buffers)
+
+
+def scope_on_two_axes(w):
+    if w.size != 4:
+        return
+    mesh = meshtorch.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
+    x = numbers(4, 8, 8)
+    batch = distribute_tensor(x.clone(), mesh, [Shard(0), Replicate()], src_data_rank=None)
+
+    def attend(t):
+        heads = t.unflatten(2, (2, 4)).transpose(1, 2)
+        return F.scaled_dot_product_attention(heads, heads, heads, is_causal=True).transpose(1, 2).flatten(2)
+
+    with context_parallel(mesh["cp"], buffers=[batch], buffer_seq_dims=[1]):
+        assert list(batch.placements) == [Shard(0), Shard(1)]
+        loss = attend(batch).square().sum().full_tensor()
+    w.same(loss, attend(x).square().sum())
+    assert list(batch.placements) == [Shard(0), Replicate()]
+
+
+def test_a_scope_keeps_the_other_axes_of_its_buffers(ranks):
+    ranks(scope_on_two_axes)

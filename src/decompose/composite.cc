@@ -10,8 +10,10 @@
 #include "decompose/by_rule.h"
 #include "decompose/families.h"
 #include "decompose/sequence_order.h"
+#include "decompose/sequence_split.h"
 #include "tensor/meta.h"
 #include "tensor/random.h"
+#include "tensor/redistribute.h"
 
 namespace meshtorch {
 namespace {
@@ -95,16 +97,48 @@ at::Tensor attention_in_order(const at::Tensor& query, const at::Tensor& key, co
   return out;
 }
 
-// On the meta device, the fused attention of the device that the mesh is of.
+// What a query sees in a sequence in this order.
+at::Tensor causal_mask(std::int64_t queries, std::int64_t keys, const SequenceOrder& order) {
+  const auto positions = [&](std::int64_t size) { return at::tensor(order.permutation(size), at::kLong); };
+  return positions(keys).unsqueeze(0).le(positions(queries).unsqueeze(1));
+}
+
+// Whether the queries are split along the sequence, in the form that the fused kernel takes.
+std::optional<SequenceSplit> split_of(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                      bool is_causal, std::optional<double> scale) {
+  const std::optional<at::Tensor> no_mask;
+  return sequence_split_of({query, key, value, /*dropout_p=*/0, is_causal, no_mask, scale});
+}
+
+// With dropout LibTorch writes attention out: the scores have the rows of the queries, and stay where these
+// are if the keys are whole.
+at::Tensor with_all_rows(const at::Tensor& tensor, const SequenceSplit& split) {
+  Placements placements = split.key->placements;
+  for (const int axis : split.key_axes) placements[static_cast<std::size_t>(axis)] = Replicate();
+  return redistribute_tensor(tensor, split.mesh->layout(placements), {});
+}
+
+// In another order than the natural one by blocks that know it, or with a mask. On the meta device, the fused
+// attention of the device that the mesh is of.
 at::Tensor dot_product_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                  const std::optional<at::Tensor>& mask, double dropout_p, bool is_causal,
                                  std::optional<double> scale, bool enable_gqa) {
   const DTensorMeta* meta = meta_of(query);
   const bool has_mask = mask && mask->defined();
   const SequenceOrder order = OrderScope::current();
-  const bool is_in_order = !order.is_natural() && is_causal && !has_mask && dropout_p == 0 &&
-                           query.dim() == 4 && meta_of(key) != nullptr && meta_of(value) != nullptr;
-  if (meta != nullptr && is_in_order) return attention_in_order(query, key, value, scale, order);
+  if (meta != nullptr && !order.is_natural() && is_causal && !has_mask) {
+    if (dropout_p == 0 && split_of(query, key, value, is_causal, scale))
+      return attention_in_order(query, key, value, scale, order);
+    return dot_product_attention(query, key, value, causal_mask(query.size(-2), key.size(-2), order),
+                                 dropout_p,
+                                 /*is_causal=*/false, scale, enable_gqa);
+  }
+  if (dropout_p > 0) {
+    if (const auto split = split_of(query, key, value, is_causal, scale))
+      return as_composite<op::scaled_dot_product_attention>(query, with_all_rows(key, *split),
+                                                            with_all_rows(value, *split), mask, dropout_p,
+                                                            is_causal, scale, enable_gqa);
+  }
   const bool is_on_shapes =
       meta != nullptr && query.is_meta() && meta->mesh->device_type() == c10::DeviceType::CPU;
   if (!is_on_shapes || query.dim() != 4 || has_mask || dropout_p != 0) {

@@ -25,6 +25,55 @@ std::int64_t sequence_dim(const at::Tensor& tensor, std::int64_t dim) {
   return dim < 0 ? dim + tensor.dim() : dim;
 }
 
+// The sequence in this order.
+at::Tensor ordered(const at::Tensor& buffer, std::int64_t dim, const SequenceOrder& order) {
+  if (order.is_natural()) return buffer;
+  std::vector<at::Tensor> pieces;
+  for (const Range& run : order.positions({{0, buffer.size(dim)}}, buffer.size(dim)))
+    pieces.push_back(buffer.narrow(dim, run.begin, run.size));
+  return at::cat(pieces, dim);
+}
+
+// The number of the axis `mesh` in the mesh of a distributed buffer, which lies whole along it and along its
+// sequence.
+std::size_t axis_to_split(const DTensor& buffer, std::int64_t dim, const DeviceMesh& mesh) {
+  const DeviceMesh whole = buffer.device_mesh();
+  const DeviceMesh::Names& names = whole.names();
+  const auto found = mesh.names().empty() ? names.end() : std::ranges::find(names, mesh.names().front());
+  TORCH_CHECK_VALUE(found != names.end() && whole[*found] == mesh,
+                    "meshtorch: context_parallel got a distributed buffer whose mesh has no such axis\n  "
+                    "buffer: ",
+                    whole.to_string(), "\n  axis: ", mesh.to_string(),
+                    "\n  do: give one axis of the buffer's mesh, as mesh[\"cp\"]");
+  const auto axis = static_cast<std::size_t>(found - names.begin());
+  const Placements& placements = buffer.placements();
+  const bool has_whole_sequence =
+      std::ranges::none_of(placements, [&](const Placement& p) { return p.is_shard(dim) || p.is_partial(); });
+  TORCH_CHECK_VALUE(
+      placements[axis].is_replicate() && has_whole_sequence,
+      "meshtorch: context_parallel splits buffers that are whole along the sequence, and one is "
+      "distributed as ",
+      to_string(placements), "\n  sequence dim: ", dim, ", axis: \"", *found,
+      "\"\n  do: distribute it with Replicate() on that axis, and split other dims only");
+  return axis;
+}
+
+at::Tensor split_along(const DeviceMesh& mesh, const at::Tensor& whole, std::int64_t dim) {
+  if (!is_dtensor(whole))
+    return distribute_tensor(whole, mesh, {Shard(dim)}, {.src_data_rank = std::nullopt});
+  const DTensor given(whole);
+  Placements placements = given.placements();
+  placements[axis_to_split(given, dim, mesh)] = Shard(dim);
+  return given.redistribute(placements);
+}
+
+// A graph that was made with the data before would compute other gradients with the data after: autograd
+// refuses it.
+void exchange_data(const at::Tensor& buffer, const at::Tensor& data) {
+  replace_data(buffer, data);
+  if (!buffer.is_inference()) buffer.unsafeGetTensorImpl()->bump_version();
+}
+
 void check_lists(const DeviceMesh& mesh, std::size_t buffers, std::size_t dims, const char* where) {
   TORCH_CHECK_VALUE(mesh.ndim() == 1, "meshtorch: ", where, " needs a mesh of one axis, not ",
                     mesh.to_string(), "\n  do: give one axis of it, as mesh[\"cp\"]");
@@ -55,23 +104,18 @@ context_parallel::context_parallel(const DeviceMesh& mesh, const std::vector<at:
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> split;  // all are made before the first buffer changes
   for (std::size_t i = 0; i < buffers.size(); ++i) {
-    TORCH_CHECK_VALUE(
-        !is_dtensor(buffers[i]) && !buffers[i].requires_grad(),
-        "meshtorch: context_parallel splits plain tensors that require no gradients, and buffer ", i,
-        is_dtensor(buffers[i]) ? " is distributed" : " requires gradients",
-        "\n  do: give the inputs of the model, not its parameters");
+    TORCH_CHECK_VALUE(!buffers[i].requires_grad(),
+                      "meshtorch: context_parallel splits tensors that require no gradients, and buffer ", i,
+                      " requires gradients\n  do: give the inputs of the model, not its parameters");
     const std::int64_t dim = sequence_dim(buffers[i], buffer_seq_dims[i]);
-    const at::Tensor ordered =
-        order.is_natural()
-            ? buffers[i]
-            : buffers[i].index_select(dim, index_tensor(order.permutation(buffers[i].size(dim))));
-    split.push_back(distribute_tensor(ordered, mesh, {Shard(dim)}, {.src_data_rank = std::nullopt}));
+    if (is_dtensor(buffers[i])) axis_to_split(buffers[i], dim, mesh);
+    split.push_back(split_along(mesh, ordered(buffers[i], dim, order), dim));
   }
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     const bool comes_back = std::ranges::none_of(options.no_restore_buffers,
                                                  [&](const at::Tensor& t) { return t.is_same(buffers[i]); });
     state_->buffers.push_back({buffers[i], comes_back ? buffers[i].detach() : at::Tensor()});
-    replace_data(buffers[i], split[i]);
+    exchange_data(buffers[i], split[i]);
   }
   state_->order.emplace(order);
   state_->replication.emplace();
@@ -79,7 +123,7 @@ context_parallel::context_parallel(const DeviceMesh& mesh, const std::vector<at:
 
 context_parallel::~context_parallel() {
   for (const ContextParallelState::Buffer& buffer : state_->buffers) {
-    if (buffer.original.defined()) replace_data(buffer.tensor, buffer.original);
+    if (buffer.original.defined()) exchange_data(buffer.tensor, buffer.original);
   }
 }
 

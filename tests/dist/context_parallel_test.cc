@@ -315,9 +315,9 @@ TEST_P(ContextParallel, AScopeSplitsItsBuffersAndGivesThemBack) {
           const torch::Tensor out = layer(input.matmul(shared), positions);
           EXPECT_EQ(mt::placements(out), Placements{Shard(1)});
           loss = out.square().sum();
+          loss.backward();
           whole = mt::context_parallel_unshard(mesh, {out}, {1}, load_balance)[0].detach();
         }
-        loss.backward();  // it knows the order, in the scope or out of it
         EXPECT_TRUE(is_close(whole, expected.detach(), 1e-9));
         EXPECT_TRUE(is_close(mt::full_tensor(shared.grad()), plain.grad(), 1e-9));
         EXPECT_TRUE(is_equal(input, x));
