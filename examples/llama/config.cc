@@ -252,11 +252,4 @@ std::string Config::to_json() const {
   return object.dump(2) + "\n";
 }
 
-void check_heads(const Config& config, std::int64_t tp) {
-  TORCH_CHECK_VALUE(config.num_kv_heads >= tp, "meshtorch-llama: ", config.num_kv_heads,
-                    " heads of keys and values cannot be shared by ", tp,
-                    " ranks\n  where: num_key_value_heads against --tp\n  do: use --tp ", config.num_kv_heads,
-                    " or less, and the other ranks for --dp");
-}
-
 }  // namespace llama

@@ -46,7 +46,4 @@ struct Config {
   std::string to_json() const;
 };
 
-// Throws unless `tp` ranks can share the attention heads: every rank needs at least one.
-void check_heads(const Config& config, std::int64_t tp);
-
 }  // namespace llama

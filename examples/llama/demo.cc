@@ -10,9 +10,9 @@
 #include <iomanip>
 #include <iostream>
 
+#include "commands.h"
 #include "generate.h"
-#include "loading.h"
-#include "ranks.h"
+#include "parallelize.h"
 #include "train.h"
 
 namespace {

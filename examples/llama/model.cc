@@ -1,13 +1,68 @@
-// The layers of Llama, in the order in which data passes them from the bottom of this file to its top.
+// The rotary embedding, and the layers of Llama in the order in which data passes them from the bottom to the
+// top.
 #include "model.h"
 
+#include <ATen/ATen.h>
 #include <meshtorch/distribute_module.h>
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numbers>
 #include <utility>
 
 namespace llama {
+namespace {
+
+// Long wavelengths are stretched, short ones kept, those between blended.
+torch::Tensor llama3_scaled(const torch::Tensor& frequencies, const RopeConfig& rope) {
+  const auto original = static_cast<double>(rope.original_max_positions);
+  const torch::Tensor wavelength = 2 * std::numbers::pi / frequencies;
+  const torch::Tensor kept =
+      ((original / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor))
+          .clamp(0, 1);
+  return (1 - kept) * frequencies / rope.factor + kept * frequencies;
+}
+
+// "dynamic": beyond the length it was trained on, the base grows with the length.
+double grown_theta(const Config& config, std::int64_t length) {
+  const RopeConfig& rope = config.rope;
+  const std::int64_t trained =
+      rope.original_max_positions > 0 ? rope.original_max_positions : config.max_positions;
+  if (length <= trained) return rope.theta;
+  const auto ratio = static_cast<double>(length) / static_cast<double>(trained);
+  const auto dim = static_cast<double>(config.head_dim);
+  return rope.theta * std::pow(rope.factor * ratio - (rope.factor - 1), dim / (dim - 2));
+}
+
+// One frequency for each pair of a head.
+torch::Tensor frequencies_of(const Config& config, std::int64_t length, const torch::Device& device) {
+  const RopeConfig& rope = config.rope;
+  const double theta = rope.type == "dynamic" ? grown_theta(config, length) : rope.theta;
+  const auto options = torch::TensorOptions(torch::kFloat).device(device);
+  const torch::Tensor exponents =
+      at::arange(0, config.head_dim, 2, options) / static_cast<double>(config.head_dim);
+  const torch::Tensor frequencies = 1 / at::pow(theta, exponents);
+  if (rope.type == "linear") return frequencies / rope.factor;
+  if (rope.type == "llama3") return llama3_scaled(frequencies, rope);
+  return frequencies;
+}
+
+}  // namespace
+
+Rotation rotation_of(const torch::Tensor& positions_BS, std::int64_t length, const Config& config,
+                     torch::Dtype dtype) {
+  const torch::Tensor frequencies = frequencies_of(config, length, positions_BS.device());
+  const torch::Tensor half_B1S = positions_BS.to(torch::kFloat).unsqueeze(1).unsqueeze(-1) * frequencies;
+  const torch::Tensor angles_B1SC = at::cat({half_B1S, half_B1S}, -1);
+  return {angles_B1SC.cos().to(dtype), angles_B1SC.sin().to(dtype)};
+}
+
+torch::Tensor rotate(const torch::Tensor& x_BHSC, const Rotation& rotation) {
+  const std::vector<torch::Tensor> halves = x_BHSC.chunk(2, -1);
+  return x_BHSC * rotation.cos_B1SC + at::cat({-halves[1], halves[0]}, -1) * rotation.sin_B1SC;
+}
+
 namespace {
 
 namespace mt = meshtorch;
@@ -50,11 +105,11 @@ torch::Tensor visible(const torch::Tensor& pads_B, std::int64_t past, std::int64
 }
 
 Sight sight_of(const torch::Tensor& ids_BS, const KvCache* cache, const torch::Tensor& pads_B,
-               const Config& config, torch::Dtype dtype) {
+               torch::Tensor positions_BS, const Config& config, torch::Dtype dtype) {
   const std::int64_t past = cache != nullptr ? cache->length : 0;
   const std::int64_t length = past + ids_BS.size(1);
   const auto options = torch::TensorOptions(torch::kLong).device(ids_BS.device());
-  torch::Tensor positions_BS = torch::arange(past, length, options).unsqueeze(0);
+  if (!positions_BS.defined()) positions_BS = torch::arange(past, length, options).unsqueeze(0);
   Sight sight;
   if (pads_B.defined()) {
     positions_BS = (positions_BS - pads_B.unsqueeze(-1)).clamp_min(0);
@@ -84,26 +139,31 @@ torch::Tensor appended(torch::Tensor& room_BKTC, std::int64_t past, const torch:
 
 }  // namespace
 
+torch::Tensor KeyHeadsImpl::forward(const torch::Tensor& y_BSD) {
+  const torch::Tensor y_BKSC = y_BSD.view({y_BSD.size(0), y_BSD.size(1), -1, head_dim}).transpose(1, 2);
+  return copies == 1 ? y_BKSC : y_BKSC.repeat_interleave(copies, 1);
+}
+
 AttentionImpl::AttentionImpl(const Config& c, torch::Dtype dtype)
     : head_dim(c.head_dim),
       is_grouped(c.num_heads != c.num_kv_heads),
       q_proj(linear(c.hidden_size, c.num_heads * c.head_dim, c.attention_bias, dtype)),
       k_proj(linear(c.hidden_size, c.num_kv_heads * c.head_dim, c.attention_bias, dtype)),
       v_proj(linear(c.hidden_size, c.num_kv_heads * c.head_dim, c.attention_bias, dtype)),
-      o_proj(linear(c.num_heads * c.head_dim, c.hidden_size, c.attention_bias, dtype)) {
+      o_proj(linear(c.num_heads * c.head_dim, c.hidden_size, c.attention_bias, dtype)),
+      key_heads(c.head_dim) {
   register_module("q_proj", q_proj);
   register_module("k_proj", k_proj);
   register_module("v_proj", v_proj);
   register_module("o_proj", o_proj);
+  register_module("key_heads", key_heads);
 }
 
 torch::Tensor AttentionImpl::forward(const torch::Tensor& x_BSD, const Sight& sight, KeysValues* cache) {
-  const auto heads = [&](const torch::Tensor& y) {
-    return y.view({y.size(0), y.size(1), -1, head_dim}).transpose(1, 2);
-  };
-  const torch::Tensor q_BHSC = rotate(heads(q_proj(x_BSD)), sight.rotation);
-  torch::Tensor k_BKTC = rotate(heads(k_proj(x_BSD)), sight.rotation);
-  torch::Tensor v_BKTC = heads(v_proj(x_BSD));
+  const torch::Tensor q_BHSC = rotate(
+      q_proj(x_BSD).view({x_BSD.size(0), x_BSD.size(1), -1, head_dim}).transpose(1, 2), sight.rotation);
+  torch::Tensor k_BKTC = rotate(key_heads(k_proj(x_BSD)), sight.rotation);
+  torch::Tensor v_BKTC = key_heads(v_proj(x_BSD));
   if (cache != nullptr) {
     const std::int64_t past = std::exchange(cache->length, cache->length + x_BSD.size(1));
     k_BKTC = appended(cache->keys_BKTC, past, k_BKTC);
@@ -158,9 +218,10 @@ DecoderImpl::DecoderImpl(const Config& c, torch::Dtype dtype)
   register_module("norm", norm);
 }
 
-torch::Tensor DecoderImpl::forward(const torch::Tensor& ids_BS, KvCache* cache, const torch::Tensor& pads_B) {
+torch::Tensor DecoderImpl::forward(const torch::Tensor& ids_BS, KvCache* cache, const torch::Tensor& pads_B,
+                                   const torch::Tensor& positions_BS) {
   torch::Tensor x_BSD = embed_tokens(ids_BS);
-  const Sight sight = sight_of(ids_BS, cache, pads_B, config, x_BSD.scalar_type());
+  const Sight sight = sight_of(ids_BS, cache, pads_B, positions_BS, config, x_BSD.scalar_type());
   if (cache != nullptr) cache->layers.resize(layers.size());
   for (std::size_t i = 0; i < layers.size(); ++i) {
     x_BSD = layers[i](x_BSD, sight, cache != nullptr ? &cache->layers[i] : nullptr);
@@ -175,8 +236,9 @@ LlamaImpl::LlamaImpl(const Config& c, torch::Dtype dtype) : config(c), model(c, 
   lm_head = register_module("lm_head", linear(c.hidden_size, c.vocab_size, /*bias=*/false, dtype));
 }
 
-torch::Tensor LlamaImpl::forward(const torch::Tensor& ids_BS, KvCache* cache, const torch::Tensor& pads_B) {
-  return logits(model(ids_BS, cache, pads_B));
+torch::Tensor LlamaImpl::forward(const torch::Tensor& ids_BS, KvCache* cache, const torch::Tensor& pads_B,
+                                 const torch::Tensor& positions_BS) {
+  return logits(model(ids_BS, cache, pads_B, positions_BS));
 }
 
 torch::Tensor LlamaImpl::logits(const torch::Tensor& x_BSD) {

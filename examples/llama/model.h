@@ -6,14 +6,26 @@
 #pragma once
 
 #include <meshtorch/nn.h>
+#include <torch/types.h>
 
 #include <array>
 #include <vector>
 
 #include "config.h"
-#include "rope.h"
 
 namespace llama {
+
+// Cosine and sine of each angle: B batch (or 1), S positions, C width of a head.
+struct Rotation {
+  torch::Tensor cos_B1SC, sin_B1SC;
+};
+
+// The rotation of these positions, of which the model has seen `length` in all.
+Rotation rotation_of(const torch::Tensor& positions_BS, std::int64_t length, const Config& config,
+                     torch::Dtype dtype);
+
+// Turns each pair (x[i], x[i + C/2]).
+torch::Tensor rotate(const torch::Tensor& x_BHSC, const Rotation& rotation);
 
 // What attention remembers of the positions before, one entry for each layer: T positions that count, with
 // room for more after them.
@@ -32,6 +44,17 @@ struct Sight {
   torch::Tensor mask_B1ST;  // true: may look; undefined: up to itself
 };
 
+// The heads of keys or values that a projection gives, each several times if there are more ranks than heads:
+// then every rank has the one that its queries look at.
+struct KeyHeadsImpl : torch::nn::Module {
+  explicit KeyHeadsImpl(std::int64_t width) : head_dim(width) {}
+  torch::Tensor forward(const torch::Tensor& y_BSD);
+
+  std::int64_t head_dim;
+  std::int64_t copies = 1;
+};
+MESHTORCH_MODULE(KeyHeads);
+
 struct AttentionImpl : torch::nn::Module {
   AttentionImpl(const Config& config, torch::Dtype dtype);
   torch::Tensor forward(const torch::Tensor& x_BSD, const Sight& sight, KeysValues* cache);
@@ -40,6 +63,7 @@ struct AttentionImpl : torch::nn::Module {
   std::int64_t head_dim;
   bool is_grouped;  // several heads of queries share one of keys
   meshtorch::nn::Linear q_proj, k_proj, v_proj, o_proj;
+  KeyHeads key_heads;
 };
 MESHTORCH_MODULE(Attention);
 
@@ -65,7 +89,8 @@ MESHTORCH_MODULE(DecoderLayer);
 // From token ids to the last layer's normed output.
 struct DecoderImpl : torch::nn::Module {
   DecoderImpl(const Config& config, torch::Dtype dtype);
-  torch::Tensor forward(const torch::Tensor& ids_BS, KvCache* cache, const torch::Tensor& pads_B);
+  torch::Tensor forward(const torch::Tensor& ids_BS, KvCache* cache, const torch::Tensor& pads_B,
+                        const torch::Tensor& positions_BS = {});
 
   Config config;
   meshtorch::nn::Embedding embed_tokens;
@@ -79,9 +104,9 @@ struct LlamaImpl : torch::nn::Module {
   explicit LlamaImpl(const Config& config, torch::Dtype dtype = torch::kFloat);
 
   // Logits_BSV. A cache is read and grown; pads_B says how many ids at the left of each row are padding
-  // (undefined: none).
+  // (undefined: none); positions_BS where the ids stand in their text (undefined: one after the other).
   torch::Tensor forward(const torch::Tensor& ids_BS, KvCache* cache = nullptr,
-                        const torch::Tensor& pads_B = {});
+                        const torch::Tensor& pads_B = {}, const torch::Tensor& positions_BS = {});
   // The last step of forward: `model(…)` gives the x_BSD of it.
   torch::Tensor logits(const torch::Tensor& x_BSD);
 

@@ -1,15 +1,79 @@
-// Measures a few steps for the page, and writes it.
+// Measuring a run, and its page.
 #include "run_report.h"
 
 #include <meshtorch/process_group.h>
 #include <meshtorch/report.h>
 
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 
 #include "parallelize.h"
-#include "progress.h"
+#include "records.h"
 
 namespace llama {
+
+StepMeter::StepMeter(std::string trace_file, std::int64_t tokens_of_step)
+    : trace_file_(std::move(trace_file)), tokens_of_step_(tokens_of_step) {}
+
+void StepMeter::begin(std::int64_t index) {
+  index_ = index;
+  if (index % kStepsBetweenCounts == 0) comm_.emplace();
+  if (index == kFirstTraced && !trace_file_.empty()) trace_.emplace();
+  begin_ = std::chrono::steady_clock::now();
+}
+
+void StepMeter::end(StepRecord& record) {
+  record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  record.tokens_per_second = static_cast<double>(tokens_of_step_) / record.seconds;
+  if (comm_) {
+    double waited = 0;
+    for (const auto& [collective, statistics] : comm_->get_comm_counts().statistics())
+      waited += statistics.seconds;
+    communication_share_ = waited / record.seconds;
+    if (comm_table_.empty()) comm_table_ = comm_->table() + "\n" + comm_->module_table();
+    comm_.reset();
+  }
+  record.communication_share = communication_share_;
+  if (index_ + 1 == kFirstTraced + kTracedSteps) finish();
+}
+
+void StepMeter::finish() {
+  if (trace_) trace_->save(trace_file_);
+  trace_.reset();
+}
+
+namespace {
+
+volatile std::sig_atomic_t asked = 0;
+
+void note(int signal) {
+  asked = signal;
+  std::signal(signal, SIG_DFL);
+}
+
+}  // namespace
+
+Interruption::Interruption(bool is_wanted) : is_wanted_(is_wanted) {
+  if (!is_wanted_) return;
+  asked = 0;
+  std::signal(SIGINT, note);
+  std::signal(SIGTERM, note);
+}
+
+Interruption::~Interruption() {
+  if (!is_wanted_) return;
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+}
+
+bool Interruption::was_asked_for() { return asked != 0; }
+
+void Interruption::end_process() {
+  std::signal(asked, SIG_DFL);
+  std::raise(asked);
+  std::abort();  // the signal was blocked
+}
 
 namespace mt = meshtorch;
 
@@ -58,7 +122,7 @@ void RunReport::end_step(const Llama& model, torch::optim::AdamW& optimizer) {
 void RunReport::write(const Llama& model, const std::vector<StepRecord>& records) const {
   if (!is_wanted() || mt::get_rank() != 0) return;
   const Config& config = model->config;
-  const mt::ParallelizePlan plan = plan_of(config);
+  const mt::ParallelizePlan plan = plan_of(config, mesh_.size("tp"));
   mt::report::Contents contents;
   contents.title = "Training on " + std::filesystem::path(options_.data).filename().string();
   contents.facts = {

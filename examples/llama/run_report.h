@@ -1,4 +1,5 @@
-// The page of `train --report`: what the first steps show on all ranks, and every step's numbers.
+// What is measured of a run: the time of steps and its share of communication, traces, the page of `train
+// --report`, written also when the run is interrupted.
 #pragma once
 
 #include <meshtorch/debug.h>
@@ -6,15 +7,66 @@
 #include <meshtorch/memory.h>
 #include <meshtorch/trace.h>
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "records.h"
 #include "train.h"
 
 namespace llama {
 
-// All ranks make the same calls; rank 0 writes. Without options.report nothing is measured.
+// Measures training steps: time, share of communication, the table of collectives, the trace.
+class StepMeter {
+ public:
+  // Steps are counted from 0 in this run. Without a file nothing is traced.
+  StepMeter(std::string trace_file, std::int64_t tokens_of_step);
+
+  void begin(std::int64_t index);
+  // Fills the times of the record.
+  void end(StepRecord& record);
+  // Writes the trace if it was not yet. All ranks call it.
+  void finish();
+
+  // What one step communicated on this rank: all together, then by module. Empty before the first step.
+  const std::string& comm_table() const { return comm_table_; }
+
+ private:
+  // Counting costs some percent, so that it is done now and then.
+  static constexpr std::int64_t kStepsBetweenCounts = 10;
+  // The first steps fill caches; a trace of the two after them shows what the others are like.
+  static constexpr std::int64_t kFirstTraced = 2, kTracedSteps = 2;
+
+  std::string trace_file_;
+  std::int64_t tokens_of_step_;
+  std::int64_t index_ = 0;
+  std::chrono::steady_clock::time_point begin_;
+  std::optional<meshtorch::CommDebugMode> comm_;
+  std::optional<meshtorch::TraceMode> trace_;
+  double communication_share_ = 0;
+  std::string comm_table_;
+};
+
+// Ctrl-C or a request to end, noted while it lives so that what is unfinished can be written first.
+class Interruption {
+ public:
+  // Without a wish, signals do what they did.
+  explicit Interruption(bool is_wanted);
+  ~Interruption();
+  Interruption(const Interruption&) = delete;
+  Interruption& operator=(const Interruption&) = delete;
+
+  static bool was_asked_for();
+  // Ends the process as the signal would have.
+  [[noreturn]] static void end_process();
+
+ private:
+  bool is_wanted_;
+};
+
+// The page of `train --report`: what the first steps show on all ranks, and every step's numbers. All ranks
+// make the same calls; rank 0 writes. Without options.report nothing is measured.
 class RunReport {
  public:
   // Made before the model, so that all of its memory is measured.

@@ -7,13 +7,10 @@
 #include <fstream>
 #include <ostream>
 
-#include "interruption.h"
-#include "loading.h"
-#include "loss_curve.h"
-#include "progress.h"
+#include "parallelize.h"
+#include "records.h"
 #include "run_report.h"
-#include "step_meter.h"
-#include "training_state.h"
+#include "trainer.h"
 
 namespace llama {
 namespace {

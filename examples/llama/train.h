@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "records.h"
 #include "trainer.h"
-#include "training_log.h"
 
 namespace llama {
 

@@ -8,7 +8,6 @@
 #include <iostream>
 
 #include "commands.h"
-#include "ranks.h"
 #include "train.h"
 
 namespace llama {

@@ -4,6 +4,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
+#include <c10/util/Exception.h>
 #include <meshtorch/gradients.h>
 #include <meshtorch/loss_parallel.h>
 #include <torch/torch.h>
@@ -36,20 +37,15 @@ class Autocast {
   bool wanted_;
 };
 
-struct Batch {
-  torch::Tensor ids_BS, targets_BS;
-};
-
-Batch batch_of(const TokenWindows& data, std::int64_t step, std::int64_t first_row, std::int64_t rows,
-               const mt::DeviceMesh& mesh) {
+TrainingBatch batch_of(const TokenWindows& data, std::int64_t step, std::int64_t first_row, std::int64_t rows,
+                       const mt::DeviceMesh& mesh) {
   torch::Tensor tokens = torch::empty({rows, data.length() + 1}, torch::kLong);
   auto* next = tokens.mutable_data_ptr<std::int64_t>();
   for (std::int64_t row = first_row; row < first_row + rows; ++row) {
     const auto window = data.window(step, row);
     next = std::copy(window.begin(), window.end(), next);
   }
-  return {distribute_batch(tokens.slice(1, 0, -1).contiguous(), mesh),
-          distribute_batch(tokens.slice(1, 1).contiguous(), mesh)};
+  return {tokens.slice(1, 0, -1).contiguous(), tokens.slice(1, 1).contiguous(), mesh};
 }
 
 torch::optim::AdamW make_optimizer(const torch::nn::Module& model, const TrainerOptions& options) {
@@ -94,13 +90,13 @@ Trainer::Trainer(Llama model, const mt::DeviceMesh& mesh, const TrainerOptions& 
 
 torch::Tensor Trainer::part_loss(std::int64_t index, std::int64_t part, const TokenWindows& data) {
   const std::int64_t rows = options_.batch_size / options_.accumulate;
-  const Batch batch = batch_of(data, index, part * rows, rows, mesh_);
+  const TrainingBatch batch = batch_of(data, index, part * rows, rows, mesh_);
   RECORD_USER_SCOPE("forward");
   const mt::loss_parallel logits_stay_split;
   torch::Tensor logits_BSV;
   {
     const Autocast autocast(options_.bfloat16);
-    logits_BSV = model_(batch.ids_BS);
+    logits_BSV = model_(batch.ids_BS, nullptr, torch::Tensor(), batch.positions_BS);
   }
   if (options_.bfloat16) logits_BSV = logits_BSV.to(torch::kFloat);
   const torch::Tensor loss =
@@ -143,6 +139,42 @@ StepOutcome Trainer::step(std::int64_t index, const TokenWindows& data) {
   }
   optimizer_.step();
   return outcome;
+}
+
+namespace checkpoint = meshtorch::checkpoint;
+
+TrainingState::TrainingState(Llama model, torch::optim::AdamW& optimizer) : model_(std::move(model)) {
+  state_.add("model", *model_).add("optimizer", optimizer, *model_).add("step", steps_done_).add_random();
+}
+
+std::int64_t TrainingState::load(const std::string& directory) {
+  TORCH_CHECK_VALUE(
+      checkpoint::exists(directory), "meshtorch-llama: there is no checkpoint in \"", directory,
+      "\"\n  options --resume and --checkpoint\n  do: name the directory of an earlier run, or leave "
+      "--resume out to start anew");
+  checkpoint::load(directory, state_);
+  return steps_done_;
+}
+
+void TrainingState::save(const std::string& directory, std::int64_t steps_done) {
+  wait();
+  steps_done_ = steps_done;
+  checkpoint::save(directory, state_);
+}
+
+void TrainingState::save_in_background(const std::string& directory, std::int64_t steps_done) {
+  wait();
+  steps_done_ = steps_done;
+  saving_ = checkpoint::save_async(directory, state_);
+}
+
+void TrainingState::wait() {
+  if (saving_) saving_->wait();
+  saving_.reset();
+}
+
+void export_model(Llama model, const std::string& directory) {
+  checkpoint::export_hf(directory, *model, model->config.to_json());
 }
 
 }  // namespace llama

@@ -1,14 +1,17 @@
-// One training step of a Llama on a mesh: forward, backward, clipping, AdamW.
+// One training step of a Llama on a mesh, forward, backward, clipping, AdamW, and the state of a training as
+// a checkpoint.
 #pragma once
 
+#include <meshtorch/checkpoint.h>
 #include <meshtorch/device_mesh.h>
 #include <torch/optim/adamw.h>
 
 #include <functional>
+#include <optional>
+#include <string>
 
-#include "learning_rate.h"
 #include "model.h"
-#include "tokens.h"
+#include "schedule.h"
 
 namespace llama {
 
@@ -53,5 +56,31 @@ class Trainer {
   TrainerOptions options_;
   torch::optim::AdamW optimizer_;
 };
+
+// Parameters, optimiser, random numbers, and how far the training is, as a checkpoint. All ranks make the
+// same calls.
+class TrainingState {
+ public:
+  TrainingState(Llama model, torch::optim::AdamW& optimizer);
+  TrainingState(const TrainingState&) = delete;
+  TrainingState& operator=(const TrainingState&) = delete;
+
+  // Loads what any mesh saved, and tells how many steps are done.
+  std::int64_t load(const std::string& directory);
+  void save(const std::string& directory, std::int64_t steps_done);
+  // The state may change at once; the next save waits for this one.
+  void save_in_background(const std::string& directory, std::int64_t steps_done);
+
+ private:
+  void wait();
+
+  Llama model_;
+  std::int64_t steps_done_ = 0;
+  meshtorch::checkpoint::State state_;
+  std::optional<meshtorch::checkpoint::AsyncSave> saving_;
+};
+
+// Writes weights and configuration in Hugging Face's format.
+void export_model(Llama model, const std::string& directory);
 
 }  // namespace llama

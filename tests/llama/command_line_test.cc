@@ -86,7 +86,6 @@ TEST_F(LlamaCommand, MistakesEndWithCodeOneAndNothingOnStandardOutput) {
       {"--ids 1,x", "meshtorch-llama: \"x\" is no token id"},
       {"--max-new-tokens 2", "meshtorch-llama: there is no prompt"},
       {"--ids 1 --temperature 0", "meshtorch-llama: a temperature has to be positive"},
-      {"--ids 1 --tp 3", "meshtorch-llama: 2 heads of keys and values cannot be shared by 3 ranks"},
       {"--ids 1 --dtype int8", "meshtorch-llama: \"int8\" is no type of weights"}};
   for (const auto& [arguments, message] : mistakes) {
     const Outcome outcome = run("generate", arguments + " --json");
@@ -114,6 +113,21 @@ TEST_F(LlamaCommand, TheMeshMustFitTheLaunchedRanks) {
       << outcome.error;
 }
 
+TEST_F(LlamaCommand, ASequenceIsSharedByRanks) {
+  const std::string prompt = "--ids 1,5,7,3,2,9,4 --max-new-tokens 4 --greedy --json";
+  const Outcome one = run("generate", prompt);
+  EXPECT_EQ(one.exit_code, 0) << one.error;
+  for (const char* ranks : {" --cp 2", " --cp 2 --tp 2", " --cp 3 --tp 3", " --dp 2 --cp 2"})
+    EXPECT_EQ(run("generate", prompt + ranks).out, one.out) << ranks;
+  EXPECT_EQ(run("generate", prompt + " --cp 2", std::string(MESHTORCH_RUN_BINARY) + " -n 4 ").out,
+            "[rank 0] " + one.out);
+  const Outcome wrong =
+      run("generate", prompt + " --cp 2 --tp 3", std::string(MESHTORCH_RUN_BINARY) + " -n 2 ");
+  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_NE(wrong.error.find("does not have the 2 ranks that were started"), std::string::npos)
+      << wrong.error;
+}
+
 TEST_F(LlamaCommand, WrongOptionsEndWithCodeTwo) {
   EXPECT_EQ(run("generate", "--ids 1 --tp 0").exit_code, 2);
   EXPECT_EQ(run("generate", "--ids 1 --no-such-option").exit_code, 2);
@@ -136,6 +150,14 @@ TEST_F(LlamaCommand, InspectReadsNoWeights) {
   EXPECT_EQ(run("inspect", "--world-size 5 --tp 2").error,
             "meshtorch-llama: 5 ranks cannot be cut into rows of 2\n  where: --world-size and --tp\n"
             "  do: give a --tp that divides --world-size\n");
+  const Outcome long_ones =
+      run("inspect", "--world-size 64 --tp 2 --cp 4 --sequence 16 --html " + (directory_ / "page").string());
+  EXPECT_NE(long_ones.out.find("rank 0 of 64: dp 8 x cp 4 x tp 2\n"), std::string::npos)
+      << long_ones.out << long_ones.error;
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "page"));
+  EXPECT_EQ(run("inspect", "--world-size 8 --tp 2 --cp 3").error,
+            "meshtorch-llama: 4 rows of ranks cannot be cut into groups of 3\n  where: --cp\n"
+            "  do: give a number that divides --world-size / --tp\n");
   EXPECT_EQ(run("inspect", "--world-size 4 --rank 4").error,
             "meshtorch-llama: there is no rank 4 among 4\n  where: --rank\n  do: give a rank from 0 to 3\n");
 }

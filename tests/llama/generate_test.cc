@@ -21,7 +21,7 @@ void expect_same_on_meshes(const llama::Config& config, const std::vector<Ids>& 
                            const std::vector<std::pair<int, int>>& meshes) {
   std::vector<Ids> expected;
   spawn(1, [&](int) {
-    const mt::DeviceMesh mesh = llama::make_mesh(1, 1);
+    const mt::DeviceMesh mesh = llama::make_mesh({});
     expected = llama::generate(parallel_model(config, mesh), mesh, prompts, options);
   });
   for (const auto& [dp, tp] : meshes) {
@@ -118,6 +118,12 @@ TEST(LlamaGenerate, GreedyTextDoesNotDependOnTheRanks) {
   expect_same_on_meshes(tiny_config(8, 4, 25), {{1, 5, 7}},
                         {.max_new_tokens = 9, .sampling = {.greedy = true}},
                         {{1, 2}, {1, 3}, {1, 4}, {2, 2}});
+}
+
+TEST(LlamaGenerate, FewerHeadsOfKeysThanRanksChangeNothing) {
+  const llama::GenerateOptions options{.max_new_tokens = 6, .sampling = {.greedy = true}};
+  expect_same_on_meshes(tiny_config(8, 2, 25), {{1, 5, 7}, {4}}, options, {{1, 3}, {1, 4}});
+  expect_same_on_meshes(tiny_config(4, 1, 25), {{1, 5, 7}}, options, {{1, 2}, {2, 2}});
 }
 
 TEST(LlamaGenerate, SampledTextDoesNotDependOnTheRanks) {

@@ -1,5 +1,5 @@
 // Loading checkpoints onto meshes, and what is said of those that are broken: the same on every rank.
-#include "loading.h"
+#include "parallelize.h"
 
 #include "checkpoint_files.h"
 
@@ -101,10 +101,17 @@ TEST(LlamaLoading, BrokenFilesAreNamed) {
   expect_error_with(directory, {directory.path().string(), "do:"});
 }
 
-TEST(LlamaLoading, FewerHeadsThanRanksAreFoundBeforeReading) {
+TEST(LlamaLoading, HeadsOfKeysThatRanksShareComeFromTheSameFilesAndGoThere) {
   const TemporaryDirectory directory;
-  write_text(directory / "config.json", tiny_config(4, 1).to_json());
-  expect_error_with(directory, {"1 heads of keys and values cannot be shared by 2 ranks"});
+  const llama::Config config = tiny_config(8, 2, 25);
+  write_checkpoint(directory.path(), config);
+  const auto expected = filled_model(config, torch::kFloat)->named_parameters();
+  on_mesh(1, 4, [&](const mt::DeviceMesh& mesh) {
+    const llama::Llama model = llama::load_model(directory.path(), mesh, torch::kFloat);
+    for (const auto& item : model->named_parameters()) {
+      EXPECT_TRUE(is_equal(whole(item.value()), expected[item.key()].detach())) << item.key();
+    }
+  });
 }
 
 TEST(LlamaLoading, TypesHaveNames) {

@@ -69,7 +69,11 @@ INSTANTIATE_TEST_SUITE_P(Meshes, LlamaTraining,
                                            Case{"Tp2UnevenHeadsVocabularyAndLength", 1, 2, 3, 3, 25, 5},
                                            Case{"Tp2UnevenGroups", 1, 2, 6, 3, 23, 7, true},
                                            Case{"Tp4Uneven", 1, 4, 6, 6, 21, 3},
-                                           Case{"Tp4UnevenGroups", 1, 4, 10, 5, 22, 5, false, true}),
+                                           Case{"Tp4UnevenGroups", 1, 4, 10, 5, 22, 5, false, true},
+                                           Case{"Tp4TwoKeyHeads", 1, 4, 8, 2, 24, 8},
+                                           Case{"Tp4OneKeyHead", 1, 4, 4, 1, 24, 6, true, true},
+                                           Case{"Tp3TwoKeyHeads", 1, 3, 4, 2, 24, 5},
+                                           Case{"Dp2Tp2OneKeyHead", 2, 2, 4, 1, 24, 6, false, false, false}),
                          [](const auto& instance) { return instance.param.name; });
 
 TEST(LlamaSharded, TrainsAsOneDeviceOverDataTensorAndSequence) {
@@ -77,7 +81,7 @@ TEST(LlamaSharded, TrainsAsOneDeviceOverDataTensorAndSequence) {
        {std::array<int, 3>{1, 2, 1}, std::array<int, 3>{1, 2, 2}, std::array<int, 3>{2, 2, 1}}) {
     on_ranks(dp_replicate * dp_shard * tp, [&, replicas = dp_replicate, shards = dp_shard, t = tp](int) {
       const mt::implicit_replication plain_is_replicated;
-      const mt::DeviceMesh mesh = llama::make_sharding_mesh(replicas, shards, t);
+      const mt::DeviceMesh mesh = llama::make_mesh({.tp = t, .dp_shard = shards, .dp_replicate = replicas});
       const llama::Config config = tiny_config(4, 2, 24);
       llama::Llama parallel = filled_model(config);
       llama::parallelize(parallel, mesh);
@@ -89,7 +93,7 @@ TEST(LlamaSharded, TrainsAsOneDeviceOverDataTensorAndSequence) {
 TEST(LlamaSharded, EachLayerIsGatheredTwiceAndReducedOnce) {
   on_ranks(2, [](int) {
     const mt::implicit_replication plain_is_replicated;
-    const mt::DeviceMesh mesh = llama::make_sharding_mesh(1, 2, 1);
+    const mt::DeviceMesh mesh = llama::make_mesh({.dp_shard = 2});
     const llama::Config config = tiny_config(4, 4);
     llama::Llama model = filled_model(config);
     llama::parallelize(model, mesh, {.sequence_parallel = false});
@@ -138,13 +142,23 @@ TEST(LlamaParallel, SequenceParallelStepSendsOneGatherAndOneScatterForEachHalfLa
   });
 }
 
-TEST(LlamaParallel, FewerHeadsThanRanksIsAnError) {
+TEST(LlamaParallel, AHeadOfKeysThatRanksShareIsOnEachOfThemAndNoQueriesAreGathered) {
   on_mesh(1, 4, [](const mt::DeviceMesh& mesh) {
-    llama::Llama model(tiny_config(4, 2));
-    EXPECT_EQ(
-        error_of([&] { llama::parallelize(model, mesh); }),
-        "meshtorch-llama: 2 heads of keys and values cannot be shared by 4 ranks\n"
-        "  where: num_key_value_heads against --tp\n  do: use --tp 2 or less, and the other ranks for --dp");
+    const torch::NoGradGuard no_grad;
+    const llama::Config config = tiny_config(8, 2);
+    llama::Llama model = filled_model(config);
+    llama::parallelize(model, mesh, {.sequence_parallel = false});
+    llama::KvCache cache;
+    mt::CommDebugMode comm;
+    model(llama::distribute_batch(tokens(2, 6, config), mesh), &cache);
+    comm.stop();
+    const mt::DTensor keys(cache.layers[0].keys_BKTC);
+    EXPECT_EQ(keys.to_local().size(1), 1);
+    EXPECT_EQ(mt::DTensor(model->model->layers[0]->self_attn->k_proj->weight).to_local().size(0), 2);
+    const mt::CommCounts& counts = comm.get_comm_counts();
+    EXPECT_EQ(counts[mt::Collective::all_reduce], 1 + 2 * config.num_layers) << comm.module_table();
+    EXPECT_EQ(counts[mt::Collective::all_gather_into_tensor], 2 * config.num_layers) << comm.module_table();
+    EXPECT_EQ(counts.total(), 1 + 4 * config.num_layers) << comm.module_table();
   });
 }
 

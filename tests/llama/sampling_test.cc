@@ -1,12 +1,11 @@
 // The choice of the next token, and the reading of prompts.
-#include "sampling.h"
+#include "generate.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "../dist/ranks.h"
-#include "prompts.h"
 
 namespace meshtorch::testing {
 namespace {

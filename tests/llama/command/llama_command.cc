@@ -18,10 +18,13 @@ CommandResult run_llama(const Ranks& ranks, const std::string& arguments) {
   // Ranks that wait for a core do not spin: other tests run at the same time.
   std::string command = "OMP_WAIT_POLICY=passive timeout 100 ";
   if (ranks.processes) {
-    command += MESHTORCH_RUN_BINARY " -n " + std::to_string(ranks.dp * ranks.tp) + " --timeout 90 ";
+    command +=
+        MESHTORCH_RUN_BINARY " -n " + std::to_string(ranks.dp * ranks.cp * ranks.tp) + " --timeout 90 ";
   }
-  return run_shell(command + MESHTORCH_LLAMA_BINARY " " + arguments + " --dp " + std::to_string(ranks.dp) +
-                   " --tp " + std::to_string(ranks.tp));
+  command += MESHTORCH_LLAMA_BINARY " " + arguments + (ranks.sharded ? " --dp-shard " : " --dp ") +
+             std::to_string(ranks.dp) + " --tp " + std::to_string(ranks.tp);
+  if (ranks.cp > 1) command += " --cp " + std::to_string(ranks.cp);
+  return run_shell(command);
 }
 
 CommandResult run_shell(const std::string& command) {
@@ -36,11 +39,12 @@ CommandResult run_shell(const std::string& command) {
 }
 
 void train_tiny(const Ranks& ranks, const std::string& arguments, int rows) {
-  const CommandResult result =
-      run_llama(ranks, "train --data " MESHTORCH_DEMO_TEXT
-                       " --hidden-size 16 --intermediate-size 21 --layers 2 --heads 8 --kv-heads 4 "
-                       "--sequence-length 13 --vocab-size 257 --batch-size " +
-                           std::to_string(rows) + " " + arguments);
+  const CommandResult result = run_llama(
+      ranks, "train --data " MESHTORCH_DEMO_TEXT
+             " --hidden-size 16 --intermediate-size 21 --layers 2 --heads 8 --kv-heads 4 "
+             "--vocab-size 257 --batch-size " +
+                 std::to_string(rows) + " " + arguments +
+                 (arguments.find("--sequence-length") == std::string::npos ? " --sequence-length 13" : ""));
   ASSERT_EQ(result.exit_code, 0) << ranks.name() << " " << arguments << "\n" << result.output;
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "training_log.h"
+#include "records.h"
 
 namespace llama {
 
@@ -18,6 +18,8 @@ struct Ranks {
   int dp = 1;
   int tp = 1;
   bool processes = false;
+  int cp = 1;
+  bool sharded = false;  // parameters over dp
   std::string name() const;
 };
 
@@ -26,8 +28,8 @@ CommandResult run_llama(const Ranks& ranks, const std::string& arguments);
 
 CommandResult run_shell(const std::string& command);
 
-// Trains a tiny model whose width, vocabulary and sequence the ranks share unevenly; fails the test if the
-// command fails.
+// Trains a tiny model whose width, vocabulary and sequence of 13, unless the arguments give another, the
+// ranks share unevenly; fails the test if the command fails.
 void train_tiny(const Ranks& ranks, const std::string& arguments, int rows = 4);
 
 std::vector<StepRecord> read_log(const std::string& file);

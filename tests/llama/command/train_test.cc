@@ -49,6 +49,17 @@ INSTANTIATE_TEST_SUITE_P(Meshes, EqualLosses,
                                            Ranks{1, 2, true}, Ranks{1, 4, true}, Ranks{2, 2, true}),
                          [](const auto& tested) { return tested.param.name(); });
 
+// A sequence of 13 tokens in its own order, one of 12 balanced.
+TEST(Train, SequencesThatRanksShareGiveTheSameLosses) {
+  const std::string arguments = "--steps 8 --dtype float64";
+  for (const Ranks& ranks : {Ranks{.cp = 2}, Ranks{.cp = 3}, Ranks{.dp = 2, .cp = 2, .sharded = true}})
+    expect_equal_losses(losses_on(ranks, arguments), alone(arguments), kFloat64);
+  const std::string even = arguments + " --sequence-length 12";
+  expect_equal_losses(losses_on({.dp = 2, .tp = 2, .cp = 2}, even), alone(even), kFloat64);
+  expect_equal_losses(losses_on({.tp = 2, .cp = 2}, even + " --accumulate 2"), alone(even), kFloat64);
+  expect_equal_losses(losses_on({.tp = 2, .processes = true, .cp = 2}, even), alone(even), kFloat64);
+}
+
 TEST(Train, AccumulatedPartsOfABatchGiveTheSameLosses) {
   const std::string arguments = "--steps 8 --dtype float64";
   expect_equal_losses(losses_on({2, 2}, arguments + " --accumulate 3", 6), losses_on({}, arguments, 6),

@@ -1,5 +1,5 @@
 // Training data: tokens from files, and the windows of a batch.
-#include "tokens.h"
+#include "schedule.h"
 
 #include <gtest/gtest.h>
 

@@ -6,9 +6,8 @@
 #include <limits>
 #include <sstream>
 
-#include "learning_rate.h"
-#include "loss_curve.h"
-#include "progress.h"
+#include "records.h"
+#include "schedule.h"
 #include "temporary_file.h"
 
 namespace llama {

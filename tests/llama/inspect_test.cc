@@ -1,5 +1,5 @@
 // Inspection on shapes: what it counts is what ranks with data do.
-#include "inspection.h"
+#include "inspect.h"
 
 #include "tiny_model.h"
 
@@ -36,7 +36,7 @@ TEST(LlamaInspection, CollectivesEqualThoseOfRanksWithData) {
     if (mt::get_rank() == 1) expected = text_of(phases);
   });
   on_fake_rank(4, [&] {
-    const mt::DeviceMesh mesh = llama::make_mesh(2, 2);
+    const mt::DeviceMesh mesh = llama::make_mesh({.dp = 2, .tp = 2});
     llama::Llama model(config);
     llama::parallelize(model, mesh);
     actual = text_of(llama::collectives_of_step(model, mesh, tokens(4, 6, config).to(torch::kMeta)));
@@ -49,7 +49,7 @@ TEST(LlamaInspection, LayersAreAddedUp) {
   if (ranks_are_processes()) GTEST_SKIP() << "the fake rank is none of theirs";
   on_fake_rank(6, [] {
     llama::Llama model(tiny_config(4, 4, 25), torch::kBFloat16);
-    llama::parallelize(model, llama::make_mesh(3, 2));
+    llama::parallelize(model, llama::make_mesh({.dp = 3, .tp = 2}));
     const auto lines = llama::parameters_of(*model);
     ASSERT_EQ(lines.size(), 12);
     EXPECT_EQ(lines[0].name, "model.embed_tokens.weight");

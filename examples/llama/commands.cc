@@ -1,12 +1,12 @@
 // Choosing between thread ranks and launched processes, and the shape of the mesh.
-#include "ranks.h"
+#include "commands.h"
 
 #include <c10/util/Exception.h>
 #include <meshtorch/implicit_replication.h>
 #include <meshtorch/launch.h>
 #include <meshtorch/process_group.h>
-
 #include <CLI/App.hpp>
+
 #include <algorithm>
 #include <cstdlib>
 
@@ -19,22 +19,27 @@ namespace mt = meshtorch;
 
 bool is_launched() { return std::getenv("RANK") != nullptr && std::getenv("WORLD_SIZE") != nullptr; }
 
-// The rows and columns of `world` ranks, of which either may be left open.
-mt::DeviceMesh mesh_of(RankOptions options, std::int64_t world) {
-  if (options.dp_shard > 0) options.dp = options.dp_replicate * options.dp_shard;
-  if (options.tp == 0) options.tp = world / std::max<std::int64_t>(options.dp, 1);
-  if (options.dp == 0) options.dp = world / std::max<std::int64_t>(options.tp, 1);
-  TORCH_CHECK_VALUE(options.dp * options.tp == world, "meshtorch-llama: a mesh of dp ", options.dp, " x tp ",
-                    options.tp, " does not have the ", world,
-                    " ranks that were started\n  where: --dp and --tp\n  do: start ", options.dp * options.tp,
+// The mesh of `world` ranks, of which dp or tp may be left open.
+mt::DeviceMesh mesh_of(const RankOptions& options, std::int64_t world) {
+  MeshShape shape{.dp = options.dp,
+                  .cp = options.cp,
+                  .tp = options.tp,
+                  .dp_shard = options.dp_shard,
+                  .dp_replicate = options.dp_replicate};
+  const auto rest = [&](std::int64_t taken) { return std::max<std::int64_t>(world / (taken * shape.cp), 1); };
+  if (shape.tp == 0) shape.tp = rest(std::max<std::int64_t>(shape.data(), 1));
+  if (shape.dp == 0) shape.dp = rest(shape.tp);
+  TORCH_CHECK_VALUE(shape.size() == world, "meshtorch-llama: a mesh of ", shape.to_string(),
+                    " does not have the ", world, " ranks that were started\n  where: --dp",
+                    shape.cp > 1 ? ", --cp" : "", " and --tp\n  do: start ", shape.size(),
                     " ranks, or give --threads");
-  if (options.dp_shard > 0) return make_sharding_mesh(options.dp_replicate, options.dp_shard, options.tp);
-  return make_mesh(options.dp, options.tp);
+  return make_mesh(shape);
 }
 
 void on_threads(const RankOptions& options, const std::function<void(const mt::DeviceMesh&)>& body) {
   const std::int64_t dp = options.dp_shard > 0 ? options.dp_replicate * options.dp_shard : options.dp;
-  const std::int64_t world = std::max<std::int64_t>(dp, 1) * std::max<std::int64_t>(options.tp, 1);
+  const std::int64_t world =
+      std::max<std::int64_t>(dp, 1) * options.cp * std::max<std::int64_t>(options.tp, 1);
   try {
     mt::spawn(static_cast<int>(world), [&](int) {
       const mt::implicit_replication plain_is_replicated;
@@ -60,6 +65,9 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
                   "ranks that share each layer: heads, hidden units and vocabulary are split")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
   command.add_option("--dp", options.dp, "ranks that share the batch")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
+  command
+      .add_option("--cp", options.cp, "ranks that share each sequence, inside attention too: for long ones")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
   command.add_flag("--threads", options.threads,
                    "run the ranks as threads of this process; the default unless a launcher started it");

@@ -1,31 +1,90 @@
-// meshtorch-llama inspect: prints what a model is on a mesh of any size, in seconds and without its weights.
+// Inspection on the fake backend, and meshtorch-llama inspect, which prints it in seconds.
+#include "inspect.h"
+
 #include <meshtorch/decision_log.h>
+#include <meshtorch/gradients.h>
 #include <meshtorch/implicit_replication.h>
+#include <meshtorch/loss_parallel.h>
 #include <meshtorch/memory.h>
 #include <meshtorch/process_group.h>
 #include <meshtorch/report.h>
 #include <torch/torch.h>
-
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+
 #include <filesystem>
 #include <iomanip>
 #include <iostream>
+#include <regex>
 
 #include "commands.h"
-#include "inspection.h"
-#include "loading.h"
+#include "parallelize.h"
 
 namespace llama {
 namespace {
 
 namespace mt = meshtorch;
 
+std::string with_any_layer(const std::string& name) {
+  static const std::regex kLayer("\\.layers\\.[0-9]+\\.");
+  return std::regex_replace(name, kLayer, ".layers.*.");
+}
+
+}  // namespace
+
+std::vector<ParameterLine> parameters_of(const LlamaImpl& model) {
+  std::vector<ParameterLine> lines;
+  for (const auto& item : model.named_parameters()) {
+    const mt::DTensor parameter(item.value().detach());
+    const torch::Tensor local = parameter.to_local();
+    const auto bytes = local.numel() * static_cast<std::int64_t>(local.element_size());
+    const std::string name = with_any_layer(item.key());
+    const auto same =
+        std::find_if(lines.begin(), lines.end(), [&](const auto& line) { return line.name == name; });
+    if (same == lines.end()) {
+      lines.push_back({name, 1, parameter.sizes().vec(), local.sizes().vec(), parameter.placements(),
+                       parameter.numel(), bytes});
+    } else {
+      same->count += 1;
+      same->elements += parameter.numel();
+      same->local_bytes += bytes;
+    }
+  }
+  return lines;
+}
+
+std::vector<StepPhase> collectives_of_step(Llama model, const mt::DeviceMesh& mesh,
+                                           const torch::Tensor& ids_BS,
+                                           const std::function<void()>& on_forward_done) {
+  const TrainingBatch batch(ids_BS, ids_BS, mesh);
+  const mt::loss_parallel split_by_vocabulary;
+  mt::CommDebugMode comm;
+  std::vector<StepPhase> phases;
+  const auto end_phase = [&](const char* name) {
+    phases.push_back({name, comm.get_comm_counts()});
+    comm.restart();
+  };
+  const torch::Tensor logits_BSV = model(batch.ids_BS, nullptr, torch::Tensor(), batch.positions_BS);
+  end_phase("forward");
+  const torch::Tensor loss =
+      torch::nn::functional::cross_entropy(logits_BSV.flatten(0, 1), batch.targets_BS.flatten(0, 1));
+  end_phase("loss");
+  if (on_forward_done) on_forward_done();
+  loss.backward();
+  end_phase("backward");
+  mt::reduce_gradients(model->parameters());
+  end_phase("gradients");
+  return phases;
+}
+
+namespace {
+
 struct InspectOptions {
   std::string model;
   std::int64_t world_size = 1;
   std::int64_t tp = 1;
+  std::int64_t cp = 1;
   std::int64_t dp_shard = 0;
   std::int64_t rank = 0;
   std::int64_t batch = 1;
@@ -39,10 +98,14 @@ void check(const InspectOptions& options) {
   TORCH_CHECK_VALUE(options.world_size % options.tp == 0, "meshtorch-llama: ", options.world_size,
                     " ranks cannot be cut into rows of ", options.tp,
                     "\n  where: --world-size and --tp\n  do: give a --tp that divides --world-size");
-  const std::int64_t dp = options.world_size / options.tp;
+  const std::int64_t rows = options.world_size / options.tp;
+  TORCH_CHECK_VALUE(rows % options.cp == 0, "meshtorch-llama: ", rows,
+                    " rows of ranks cannot be cut into groups of ", options.cp,
+                    "\n  where: --cp\n  do: give a number that divides --world-size / --tp");
+  const std::int64_t dp = rows / options.cp;
   TORCH_CHECK_VALUE(options.dp_shard == 0 || dp % options.dp_shard == 0, "meshtorch-llama: ", dp,
                     " ranks of data parallelism cannot be cut into groups of ", options.dp_shard,
-                    "\n  where: --dp-shard\n  do: give a number that divides --world-size / --tp");
+                    "\n  where: --dp-shard\n  do: give a number that divides --world-size / --tp / --cp");
   TORCH_CHECK_VALUE(options.rank < options.world_size, "meshtorch-llama: there is no rank ", options.rank,
                     " among ", options.world_size, "\n  where: --rank\n  do: give a rank from 0 to ",
                     options.world_size - 1);
@@ -134,7 +197,8 @@ void inspect_step(const InspectOptions& options, Llama model, const mt::DeviceMe
   decisions.stop();
   print_collectives(phases);
   const Config& config = model->config;
-  const mt::ParallelizePlan plan = plan_of(config, {.sequence_parallel = !options.no_sequence_parallel});
+  const mt::ParallelizePlan plan =
+      plan_of(config, options.tp, {.sequence_parallel = !options.no_sequence_parallel});
   mt::report::Contents contents;
   contents.title = model_name(options.model) + " on " + std::to_string(options.world_size) + " ranks";
   contents.facts = {
@@ -163,10 +227,14 @@ void inspect_step(const InspectOptions& options, Llama model, const mt::DeviceMe
 void run_inspect(const InspectOptions& options) {
   check(options);
   const Config config = Config::from_path(options.model);
-  const std::int64_t dp = options.world_size / options.tp;
+  const std::int64_t dp = options.world_size / options.tp / options.cp;
+  const MeshShape shape{.dp = dp,
+                        .cp = options.cp,
+                        .tp = options.tp,
+                        .dp_shard = options.dp_shard,
+                        .dp_replicate = options.dp_shard > 0 ? dp / options.dp_shard : 1};
   const std::int64_t sequence =
       options.sequence > 0 ? options.sequence : std::min<std::int64_t>(config.max_positions, 4096);
-  check_heads(config, options.tp);
   check_step(options, config, dp, sequence);
   mt::init_process_group({.backend = "fake",
                           .init_method = "tcp://none:0",
@@ -174,20 +242,17 @@ void run_inspect(const InspectOptions& options) {
                           .world_size = static_cast<int>(options.world_size)});
   {
     const mt::implicit_replication plain_is_replicated;
-    const mt::DeviceMesh mesh = options.dp_shard > 0
-                                    ? make_sharding_mesh(dp / options.dp_shard, options.dp_shard, options.tp)
-                                    : make_mesh(dp, options.tp);
+    const mt::DeviceMesh mesh = make_mesh(shape);
     Llama model(config, dtype_of(options.dtype.empty() ? config.dtype : options.dtype));
     parallelize(model, mesh, {.sequence_parallel = !options.no_sequence_parallel});
     std::cout << config.num_layers << " layers of width " << config.hidden_size << ", " << config.num_heads
               << " heads (" << config.num_kv_heads << " of keys and values), vocabulary " << config.vocab_size
-              << "\nrank " << options.rank << " of " << options.world_size << ": dp " << dp;
-    if (options.dp_shard > 0)
-      std::cout << " (replicate " << dp / options.dp_shard << " x shard " << options.dp_shard << ")";
-    std::cout << " x tp " << options.tp << "\n\n";
+              << "\nrank " << options.rank << " of " << options.world_size << ": " << shape.to_string()
+              << "\n\n";
     print_parameters(parameters_of(*model));
     std::cout << "\nOne training step of " << dp * options.batch << " x " << sequence << " tokens, "
-              << options.batch << " x " << sequence << " on each row of tp ranks\n";
+              << options.batch << " x " << sequence << " on each "
+              << (options.cp > 1 ? "group of cp x tp ranks\n" : "row of tp ranks\n");
     const torch::Tensor ids_BS =
         torch::empty({dp * options.batch, sequence}, torch::TensorOptions(torch::kLong).device(torch::kMeta));
     inspect_step(options, model, mesh, ids_BS);
@@ -208,6 +273,9 @@ void add_inspect(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
   command->add_option("--tp", options->tp, "ranks that share each layer; the rest is data parallel")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->add_option("--cp", options->cp, "ranks that share each sequence, inside attention too")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   command

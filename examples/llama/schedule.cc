@@ -1,5 +1,5 @@
-// Training data: reads files and picks windows. Knows nothing of tensors.
-#include "tokens.h"
+// A file as tokens, and the windows of it.
+#include "schedule.h"
 
 #include <algorithm>
 #include <charconv>
@@ -10,7 +10,6 @@
 #include <string>
 
 namespace llama {
-
 namespace {
 
 // A good hash of one number (the finaliser of splitmix64).
