@@ -12,7 +12,9 @@ __all__ = ["context_parallel", "context_parallel_unshard", "get_rotate_method", 
 def context_parallel(mesh, *, buffers=None, buffer_seq_dims=None, no_restore_buffers=None, load_balance=True):
     """While it is open, the buffers are distributed tensors, split along their sequence dims over the mesh.
 
-    Afterwards they have their data again, unless they are in no_restore_buffers. With load_balance each rank has a
+    Before, they are plain tensors that every rank has in full, or tensors on a mesh with that axis, whole along it and
+    along the sequence. Afterwards they have their data again, unless they are in no_restore_buffers; what was computed
+    from them goes backward before that. With load_balance each rank has a
     piece from the front and one from the back, so that causal attention is equal work for all.
     """
     scope = _C.OpenContextParallel(
