@@ -4,7 +4,8 @@
 
 Calls are the samples of PyTorch's own database of operators, and of some operators that it has not; each tensor is replicated, split along
 a dim or pending, on four ranks of a fake group, so that nothing is sent. A call counts where both libraries make it. The result of a call
-is made whole as PyTorch's own tests do, so that a pending or split result is no saving; what that costs is counted too.
+is made whole as PyTorch's own tests do, so that a pending or split result is no saving; what that costs is counted too. Then the same with the
+backward pass of the results' sum, gradients made whole in the place of results.
 """
 
 import argparse
@@ -92,8 +93,29 @@ def distributed(tensor, mesh, placement, library):
     return library.DTensor.from_local(local, mesh, [placement], run_check=False, shape=shape, stride=stride)
 
 
-def count(op, sample, choice, mesh, library, mode_type):
-    """The collectives of the call and of making its results whole; None where the library refuses it."""
+def run_forward(op, arguments, library):
+    input, args, kwargs = arguments
+    with torch.no_grad():
+        result = op(input, *args, **kwargs)
+    for leaf in pytree.tree_leaves(result):
+        if isinstance(leaf, library.DTensor):
+            leaf.full_tensor()
+
+
+def run_backward(op, arguments, library):
+    inputs = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+    for one in inputs:
+        one.requires_grad_()
+    input, args, kwargs = arguments
+    results = [leaf for leaf in pytree.tree_leaves(op(input, *args, **kwargs)) if isinstance(leaf, library.DTensor)]
+    sum(result.sum() for result in results if result.requires_grad).backward()
+    for one in inputs:
+        if one.grad is not None:
+            one.grad.full_tensor()
+
+
+def count(run, op, sample, choice, mesh, library, mode_type):
+    """The collectives of running the call and making what it gives whole; None where the library refuses it."""
     numbers = iter(choice)
 
     def place(leaf):
@@ -102,19 +124,15 @@ def count(op, sample, choice, mesh, library, mode_type):
         return distributed(leaf, mesh, placements_of(leaf, library)[next(numbers)], library)
 
     try:
-        input, args, kwargs = pytree.tree_map(place, (sample.input, sample.args, sample.kwargs))
-        mode = mode_type()
-        with torch.no_grad(), mode:
-            result = op(input, *args, **kwargs)
-            for leaf in pytree.tree_leaves(result):
-                if isinstance(leaf, library.DTensor):
-                    leaf.full_tensor()
+        arguments = pytree.tree_map(place, (sample.input, sample.args, sample.kwargs))
+        with mode_type() as mode:
+            run(op, arguments, library)
         return mode.get_total_counts()
     except Exception:  # noqa: BLE001 (whatever it says, the call does not count)
         return None
 
 
-def counts_of(op, meshes, samples):
+def counts_of(run, op, meshes, samples):
     """(calls, ours, theirs, worst call) over all placements of the first samples."""
     calls = ours = theirs = 0
     worst = (0, "")
@@ -124,8 +142,8 @@ def counts_of(op, meshes, samples):
         choices = itertools.product(*(range(len(placements_of(t, stock))) for t in tensors))
         total = math.prod(len(placements_of(t, stock)) for t in tensors)
         for choice in itertools.islice(choices, 0, None, max(1, total // COMBINATIONS)):
-            here = count(op, sample, choice, meshes[0], meshtorch, CommDebugMode)
-            there = count(op, sample, choice, meshes[1], stock, StockCounts) if here is not None else None
+            here = count(run, op, sample, choice, meshes[0], meshtorch, CommDebugMode)
+            there = count(run, op, sample, choice, meshes[1], stock, StockCounts) if here is not None else None
             if here is None or there is None:
                 continue
             calls, ours, theirs = calls + 1, ours + here, theirs + there
@@ -137,6 +155,7 @@ def counts_of(op, meshes, samples):
 STAYS_SPLIT = "the result stays split, and is gathered for the comparison; PyTorch gathers an operand, or leaves a pending result"
 AGREES = "the program reads a number, on which all ranks agree here; PyTorch's ranks read their own"
 WRONG = "PyTorch takes terms, or parts, for the whole: its values are wrong"
+DIVIDED = "a pending sum divided by a tensor is reduced first: terms of a zero divisor are infinities that do not add up"
 UNEVEN = "PyTorch averages the ranks' means, which is wrong where parts or weights differ"
 # Why a call needs more here, by the beginning of the operator's name.
 REASONS = {
@@ -144,7 +163,8 @@ REASONS = {
     "baddbmm": STAYS_SPLIT,
     "item": AGREES,
     "linear of 3 dims": "activations stay split, and the parameters beside them move",
-    "masked.": STAYS_SPLIT,
+    "masked.": DIVIDED,
+    "matrix_exp": "backward reads the transpose of a pending operand, which is reduced by itself",
     "nn.functional.binary_cross_entropy": UNEVEN,
     "nn.functional.conv": WRONG,
     "nn.functional.cosine_embedding_loss": STAYS_SPLIT,
@@ -153,6 +173,7 @@ REASONS = {
     "nn.functional.linear_cross_entropy": UNEVEN,
     "slice": STAYS_SPLIT,
     "special.xlog1py": "terms times an infinite logarithm do not add up where their sum is zero",
+    "tensor_split": "LibTorch reads the memory of the tensor that says where to split: it runs on whole tensors",
     "unbind": "each part stays pending, and is reduced for the comparison",
     "xlogy": "terms times an infinite logarithm do not add up where their sum is zero",
 }
@@ -166,21 +187,23 @@ def reason_of(name):
 HEAD = """# Collectives here and in PyTorch
 
 Written by `PYTHONPATH=build/release/python python benchmarks/collective_counts.py --page docs/collective_counts.md`: the samples of PyTorch's
-database of operators, every tensor replicated, split or pending, on four ranks, results made whole; forward.
+database of operators, every tensor replicated, split or pending, on four ranks of a fake group; what comes out, results or gradients, is made whole.
 
 """
 
 
-def table(rows):
+def table(title, rows):
     """Sums, the operators with a call that needs more here than in PyTorch, and all that differ."""
     less = sum(ours < theirs for _, _, ours, theirs, _ in rows)
     more = [row for row in rows if row[4][0] > 0]
     total = [sum(row[i] for row in rows) for i in (1, 2, 3)]
     lines = [
+        f"## {title}",
+        "",
         f"{len(rows)} operators, {total[0]} calls: {total[1]} collectives here, {total[2]} in PyTorch. "
         f"Fewer here for {less} operators, more for {sum(ours > theirs for _, _, ours, theirs, _ in rows)}, as many for the others.",
         "",
-        f"## Operators with a call that needs more here: {len(more)}",
+        f"### Operators with a call that needs more here: {len(more)}",
         "",
         "| operator | calls | here | PyTorch | the worst call | why |",
         "|---|---|---|---|---|---|",
@@ -189,14 +212,33 @@ def table(rows):
             for name, calls, ours, theirs, worst in more
         ),
         "",
-        "## Operators that need fewer here",
+        "### Operators that need fewer here",
         "",
         "| operator | calls | here | PyTorch |",
         "|---|---|---|---|",
         *(f"| `{name}` | {calls} | {ours} | {theirs} |" for name, calls, ours, theirs, _ in rows if ours < theirs),
         "",
     ]
-    return HEAD + "\n".join(lines)
+    return "\n".join(lines)
+
+
+def rows_of(run, meshes, wanted, samples):
+    rows, seen = [], set()
+    for op in [*op_db, *listed_operators()]:
+        name = op.full_name
+        if (wanted and name not in wanted) or name in seen or torch.float32 not in op.dtypes:
+            continue
+        seen.add(name)
+        torch.manual_seed(0)
+        try:
+            calls, ours, theirs, worst = counts_of(run, op, meshes, samples)
+        except Exception as error:  # noqa: BLE001 (some samples cannot be made here)
+            print(f"{name}: no samples: {error}", file=sys.stderr)
+            continue
+        if calls:
+            rows.append((name, calls, ours, theirs, worst))
+            print(f"{name:44}{calls:5}{ours:6}{theirs:6}  {'more: ' + worst[1] if worst[0] > 0 else ''}", file=sys.stderr, flush=True)
+    return rows
 
 
 def main():
@@ -210,22 +252,9 @@ def main():
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
     meshes = meshtorch.init_device_mesh("cpu", (RANKS,)), dist.device_mesh.init_device_mesh("cpu", (RANKS,))
     wanted = set(filter(None, options.only.split(",")))
-    rows, seen = [], set()
-    for op in [*op_db, *listed_operators()]:
-        name = op.full_name
-        if (wanted and name not in wanted) or name in seen or torch.float32 not in op.dtypes:
-            continue
-        seen.add(name)
-        torch.manual_seed(0)
-        try:
-            calls, ours, theirs, worst = counts_of(op, meshes, options.samples)
-        except Exception as error:  # noqa: BLE001 (some samples cannot be made here)
-            print(f"{name}: no samples: {error}", file=sys.stderr)
-            continue
-        if calls:
-            rows.append((name, calls, ours, theirs, worst))
-            print(f"{name:44}{calls:5}{ours:6}{theirs:6}  {'more: ' + worst[1] if worst[0] > 0 else ''}", file=sys.stderr, flush=True)
-    text = table(rows)
+    passes = {"Forward": run_forward, "Forward and backward": run_backward}
+    tables = [table(title, rows_of(run, meshes, wanted, options.samples)) for title, run in passes.items()]
+    text = HEAD + "\n".join(tables)
     if options.page:
         with open(options.page, "w") as page:
             page.write(text)
