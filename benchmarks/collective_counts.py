@@ -155,6 +155,7 @@ def counts_of(run, op, meshes, samples):
 STAYS_SPLIT = "the result stays split, and is gathered for the comparison; PyTorch gathers an operand, or leaves a pending result"
 AGREES = "the program reads a number, on which all ranks agree here; PyTorch's ranks read their own"
 WRONG = "PyTorch takes terms, or parts, for the whole: its values are wrong"
+AGAIN = "backward computes with the operand as it is, pending, and what it needs whole of that is reduced again"
 DIVIDED = "a pending sum divided by a tensor is reduced first: terms of a zero divisor are infinities that do not add up"
 UNEVEN = "PyTorch averages the ranks' means, which is wrong where parts or weights differ"
 # Why a call needs more here, by the beginning of the operator's name.
@@ -164,7 +165,9 @@ REASONS = {
     "item": AGREES,
     "linear of 3 dims": "activations stay split, and the parameters beside them move",
     "masked.": DIVIDED,
-    "matrix_exp": "backward reads the transpose of a pending operand, which is reduced by itself",
+    "masked.logaddexp": AGAIN,
+    "masked.logsumexp": AGAIN,
+    "matrix_exp": AGAIN,
     "nn.functional.binary_cross_entropy": UNEVEN,
     "nn.functional.conv": WRONG,
     "nn.functional.cosine_embedding_loss": STAYS_SPLIT,
