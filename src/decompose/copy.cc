@@ -46,7 +46,7 @@ bool is_outside_mesh(const at::Tensor& tensor) {
   return meta != nullptr && !meta->mesh->coordinate();
 }
 
-bool has_terms(const Layout& layout) {
+bool lies_in_terms(const Layout& layout) {
   return std::ranges::any_of(layout.placements, [](const Placement& p) { return p.is_partial(); });
 }
 
@@ -70,8 +70,8 @@ bool equal(const at::Tensor& self, const at::Tensor& other) {
   const DTensorMeta* b = meta_of(other);
   if (a == nullptr || b == nullptr || a->mesh != b->mesh) return at::equal(whole(self), whole(other));
   // A whole tensor, or terms, rather than parts, come to lie like the other.
-  const bool as_self = !has_terms(*a->layout) && (!a->layout->is_replicated || has_terms(*b->layout));
-  const Layout* layout = as_self ? a->layout : has_terms(*b->layout) ? a->mesh->replicated() : b->layout;
+  const bool as_self = !lies_in_terms(*a->layout) && (!a->layout->is_replicated || lies_in_terms(*b->layout));
+  const Layout* layout = as_self ? a->layout : lies_in_terms(*b->layout) ? a->mesh->replicated() : b->layout;
   return equal_in_parts(self, other, *layout);
 }
 
@@ -82,7 +82,7 @@ bool allclose(const at::Tensor& self, const at::Tensor& other, double rtol, doub
 bool is_same_size(const at::Tensor& self, const at::Tensor& other) { return self.sizes() == other.sizes(); }
 
 // This rank's part of a source that is to lie as a tensor does, and to have its type.
-at::Tensor terms_of(const at::Tensor& src, const at::Tensor& like) {
+at::Tensor source_as_lies(const at::Tensor& src, const at::Tensor& like) {
   const DTensorMeta& to = distributed(like, "copy_");
   const at::Tensor cast = src.to(like.scalar_type()).expand(like.sizes());
   if (meta_of(src) != nullptr) return local_under(cast, *to.layout);
@@ -100,9 +100,9 @@ at::Tensor& copy_into(at::Tensor& self, const at::Tensor& src, bool non_blocking
                         self.scalar_type() == src.scalar_type();
   // A plain tensor that an operator made inside is the same on all ranks.
   const bool is_known = from != nullptr ? from->mesh == to->mesh : InsideComposite::is_any();
-  if (!is_alike && !(is_known && has_terms(*to->layout)))
+  if (!is_alike && !(is_known && lies_in_terms(*to->layout)))
     return by_rule<at::_ops::copy_>(self, src, non_blocking);
-  const at::Tensor source = is_alike ? from->local : terms_of(src, self);
+  const at::Tensor source = is_alike ? from->local : source_as_lies(src, self);
   to->local.copy_(source, non_blocking);
   note_write(to->local);
   if (to->write_back) write_through(self);
@@ -112,7 +112,7 @@ at::Tensor& copy_into(at::Tensor& self, const at::Tensor& src, bool non_blocking
 // The same where a number is written.
 at::Tensor& fill_with(at::Tensor& self, const at::Scalar& value) {
   const DTensorMeta* meta = meta_of(self);
-  if (meta == nullptr || !has_terms(*meta->layout)) return by_rule<at::_ops::fill__Scalar>(self, value);
+  if (meta == nullptr || !lies_in_terms(*meta->layout)) return by_rule<at::_ops::fill__Scalar>(self, value);
   return copy_into(self, at::full_like(self, value), /*non_blocking=*/false);
 }
 
