@@ -39,6 +39,8 @@ bench: build     ## run the benchmarks: benchmarks/results/*.json and docs/bench
 	@$(PYTHON) benchmarks/jax_step.py benchmarks/results/jax.json
 	@$(PYTHON) benchmarks/llama.py $(BUILD) examples/llama/data/alice.txt benchmarks/results/llama.json
 	@PYTHONPATH=$(BUILD)/python $(PYTHON) benchmarks/python_overhead.py
+	@PYTHONPATH=$(BUILD)/python $(PYTHON) benchmarks/data_parallel.py --steps 5 --json benchmarks/results/data_parallel.json
+	@$(BUILD)/tools/meshtorch-run -n 4 --no-prefix $(BUILD)/benchmarks/sharded_memory
 	@$(PYTHON) benchmarks/page.py benchmarks/results docs
 
 check: setup     ## what a change must pass: format, clang-tidy on changed sources, each source compiled alone, all tests

@@ -8,6 +8,7 @@ those of the CPU count all threads of a rank, and say more on a machine that oth
 """
 
 import argparse
+import json
 import os
 import resource
 import socket
@@ -72,12 +73,22 @@ def meshtorch_fully_shard(model):
     return fully_shard(model)
 
 
+def meshtorch_nothing_ahead(model):
+    """The same without gathering the next group while one computes."""
+    model = meshtorch_fully_shard(model)
+    for module in (*list(model)[:-1], model):
+        module.set_modules_to_forward_prefetch([])
+        module.set_modules_to_backward_prefetch([])
+    return model
+
+
 ROWS = {
     "one process": (one_process, 1, "gloo"),
     "DDP": (ddp, 2, "gloo"),
     "meshtorch replicate": (meshtorch_replicate, 2, "shm"),
     "FSDP2": (fsdp2, 2, "gloo"),
     "meshtorch fully_shard": (meshtorch_fully_shard, 2, "shm"),
+    "meshtorch, nothing ahead": (meshtorch_nothing_ahead, 2, "shm"),
 }
 
 
@@ -120,7 +131,9 @@ def main():
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--depth", type=int, default=6)
     parser.add_argument("--steps", type=int, default=9)
+    parser.add_argument("--json", help="a file for the results")
     args = parser.parse_args()
+    lines = []
     for dim in args.dims:
         print(f"dim {dim}: {args.depth} blocks, batch 8 x 64")
         for row in args.rows:
@@ -129,11 +142,15 @@ def main():
             mp.spawn(measure, (row, dim, args, free_port(), results), nprocs=size)
             found = [results.get() for _ in range(size)]
             wall, cpu, losses, peaks = zip(*found)
+            lines.append({"dim": dim, "row": row, "ms": 1e3 * max(wall), "cpu_ms": 1e3 * max(cpu)})
             print(
                 f"  {row:24} {1e3 * max(wall):8.1f} ms   CPU {1e3 * max(cpu):8.1f} ms   "
                 f"losses {sum(losses) / size:.6f}   peak {max(peaks) / 1024:.0f} MiB",
                 flush=True,
             )
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(lines, file, indent=1)
 
 
 if __name__ == "__main__":

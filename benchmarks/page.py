@@ -99,6 +99,21 @@ def llama_table(llama):
     return table(["Llama", "", ""], rows)
 
 
+def data_parallel_section(results):
+    """A step of data-parallel training beside PyTorch's, where it was measured."""
+    file = results / "data_parallel.json"
+    if not file.exists():
+        return ""
+    lines = json.loads(file.read_text())
+    dims = sorted({line["dim"] for line in lines})
+    rows = {}
+    for line in lines:
+        rows.setdefault(line["row"], {})[line["dim"]] = f"{line['ms']:.1f} ({line['cpu_ms']:.1f})"
+    header = ["ms a step (CPU of a rank)", *(f"dim {dim}" for dim in dims)]
+    body = table(header, [[row, *(found.get(dim, "") for dim in dims)] for row, found in rows.items()])
+    return f"\n## Data parallelism\n\n{body}"
+
+
 def drawing(threads, shm):
     """Bars of all ratios, with a line at 1."""
     rows = list(zip(threads["rows"], shm["rows"]))
@@ -160,7 +175,7 @@ the weights (`benchmarks/llama.py`).
 
 One rank of a large world on the `fake` backend, dp x tp 8 (`scale_benchmark`); the step is the small one above.
 
-{scale_table(load("scale.json"))}"""
+{scale_table(load("scale.json"))}{data_parallel_section(results)}"""
     (docs / "benchmarks.md").write_text(page)
     (docs / "benchmarks.svg").write_text(drawing(threads, shm))
 

@@ -4,7 +4,10 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
+
+#include "meshtorch/data_parallel.h"
 
 namespace at {
 class Tensor;
@@ -17,6 +20,8 @@ class Optimizer;
 }
 
 namespace meshtorch {
+
+class DeviceMesh;
 
 // The bytes of one rank.
 struct RankMemory {
@@ -44,11 +49,27 @@ struct MemoryEstimate {
   // Ranks of larger meshes are a sample.
   std::int64_t most_ranks = 1024;
 };
-// What the ranks of the module's mesh keep when it is trained: gradients lie as the parameters do. Nothing is
-// communicated.
+// What the ranks of the module's mesh keep when it is trained: gradients lie as the parameters do, and the
+// two largest groups of fully_shard are whole at the same time. Nothing is communicated.
 std::vector<RankMemory> estimate_memory(const torch::nn::Module& module, const MemoryEstimate& estimate = {});
 std::vector<RankMemory> estimate_memory(const std::vector<at::Tensor>& parameters,
                                         const MemoryEstimate& estimate = {});
+
+// How a module that is not distributed would be trained.
+struct DataParallelEstimate {
+  // The modules on which fully_shard would be called before the whole: patterns of names, whose parts are
+  // those of fnmatch ("layers.*").
+  std::vector<std::string> groups = {};
+  // By replicate in place of fully_shard.
+  bool is_replicated = false;
+  MixedPrecisionPolicy mp_policy = {};
+  MemoryEstimate memory = {};
+};
+// What the ranks of a mesh would keep if fully_shard, or replicate, were called on the module with it;
+// `replicas` are the two largest groups. Nothing is changed or communicated; parameters may be on the meta
+// device.
+std::vector<RankMemory> estimate_memory(const torch::nn::Module& module, const DeviceMesh& mesh,
+                                        const DataParallelEstimate& estimate = {});
 
 struct KeptMemoryState;
 

@@ -1,5 +1,6 @@
 // Groups of parameters from Python: the library gathers and reduces, Python has the hooks.
 #include <ATen/core/Tensor.h>
+#include <pybind11/functional.h>
 
 #include "bindings/bindings.h"
 #include "data_parallel/parameter_group.h"
@@ -24,9 +25,20 @@ MixedPrecisionPolicy policy(const OptionalType& param, const OptionalType& reduc
   return {param, reduce, output, cast_inputs};
 }
 
+// 0: all ranks of the axis.
+std::optional<ReshardAfterForward> reshard_after(const std::optional<int>& ranks) {
+  if (!ranks) return std::nullopt;
+  return *ranks == 0 ? ReshardAfterForward(true) : ReshardAfterForward(*ranks);
+}
+
+using Groups = std::vector<std::shared_ptr<ParameterGroup>>;
+std::vector<std::weak_ptr<ParameterGroup>> weak(const Groups& groups) {
+  return {groups.begin(), groups.end()};
+}
+
 std::shared_ptr<ParameterGroup> make_sharded(const std::string& name, const Named& parameters,
                                              const std::vector<std::optional<Placement>>& placements,
-                                             const DeviceMesh& mesh, const std::optional<bool>& reshard,
+                                             const DeviceMesh& mesh, const std::optional<int>& ranks_after,
                                              const MixedPrecisionPolicy& precision) {
   std::vector<NamedParameter> members;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -35,7 +47,7 @@ std::shared_ptr<ParameterGroup> make_sharded(const std::string& name, const Name
   }
   return ParameterGroup::make(members, {.name = "fully_shard of " + name,
                                         .data = shard_mesh(mesh),
-                                        .reshard_after_forward = reshard,
+                                        .reshard_after_forward = reshard_after(ranks_after),
                                         .precision = precision});
 }
 
@@ -68,18 +80,44 @@ void bind_data_parallel(py::module_& m) {
           WithoutGil())
       .def(
           "after_forward",
-          [](ParameterGroup& group, Tensors outputs) {
-            group.after_forward(pointers_to(outputs));
+          [](ParameterGroup& group, Tensors outputs, bool is_last) {
+            group.after_forward(pointers_to(outputs), is_last);
             return outputs;
           },
           WithoutGil())
       .def(
           "unshard", [](ParameterGroup& group) { group.unshard(Form::local); }, WithoutGil())
       .def("reshard", &ParameterGroup::reshard, WithoutGil())
+      .def("start_gather", &ParameterGroup::start_gather, WithoutGil())
+      .def("reset_pass", &ParameterGroup::reset_pass, WithoutGil())
       .def_property("requires_gradient_sync", &ParameterGroup::requires_gradient_sync,
                     &ParameterGroup::set_requires_gradient_sync)
-      .def("set_reshard_after_forward", &ParameterGroup::set_reshard_after_forward);
+      .def("set_reshard_after_forward",
+           [](ParameterGroup& group, int ranks) { group.set_reshard_after_forward(*reshard_after(ranks)); })
+      .def("set_counts_unused", &ParameterGroup::set_counts_unused)
+      .def("set_requires_all_reduce",
+           [](ParameterGroup& group, bool value) { group.settings().syncs_copies = value; })
+      .def("set_reshard_after_backward",
+           [](ParameterGroup& group, bool value) { group.settings().reshards_after_backward = value; })
+      .def("set_unshard_in_backward",
+           [](ParameterGroup& group, bool value) { group.settings().unshards_in_backward = value; })
+      .def("set_gradient_divide_factor",
+           [](ParameterGroup& group, double value) { group.settings().divisor = value; })
+      .def("set_force_sum_reduction",
+           [](ParameterGroup& group, bool value) { group.settings().sums_only = value; })
+      .def("set_all_reduce_hook",
+           [](ParameterGroup& group, std::function<void(const at::Tensor&)> hook) {
+             group.settings().on_reduced = std::move(hook);
+           })
+      .def("set_forward_prefetch",
+           [](ParameterGroup& group, const Groups& groups) {
+             group.settings().forward_prefetch = weak(groups);
+           })
+      .def("set_backward_prefetch", [](ParameterGroup& group, const Groups& groups) {
+        group.settings().backward_prefetch = weak(groups);
+      });
   m.def("_sharded_group", &make_sharded, WithoutGil());
+  m.def("_check_offload", &check_offload);
   m.def("_replicated_group", &make_replicated, WithoutGil());
   m.def("_world_mesh", [] {
     ensure_world();

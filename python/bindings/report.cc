@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.h"
+#include "debug/data_parallel_memory.h"
 #include "debug/report_sections.h"
 #include "meshtorch/decision_log.h"
 #include "meshtorch/memory.h"
@@ -113,6 +114,17 @@ void bind_report(py::module_& m) {
           return memory_list(estimate_memory(
               parameters, {.optimizer_numbers = optimizer_numbers, .activations = activations}));
         });
+  m.def("_estimate_data_parallel", [](const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+                                      const DeviceMesh& mesh, const std::vector<std::string>& groups,
+                                      bool is_replicated, const std::optional<at::ScalarType>& param_dtype,
+                                      int optimizer_numbers, std::int64_t activations) {
+    return memory_list(estimate_data_parallel(
+        parameters, mesh,
+        {.groups = groups,
+         .is_replicated = is_replicated,
+         .mp_policy = {.param_dtype = param_dtype},
+         .memory = {.optimizer_numbers = optimizer_numbers, .activations = activations}}));
+  });
   m.def("write_report", &write_report, py::arg("path"), py::arg("given"));
 }
 

@@ -3,6 +3,7 @@
 import functools
 
 import torch
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
 from . import _C
 from ._factories import rand
@@ -44,7 +45,15 @@ def _with_equal_samples(dims):
     return pool
 
 
+def _refuse_torch_fsdp(plain, *args, **kwargs):
+    raise TypeError(
+        "meshtorch: fully_shard of torch.distributed.fsdp got a parameter that meshtorch distributes\n"
+        "  do: use fully_shard of meshtorch.fsdp, which has the same signature"
+    )
+
+
 def install():
+    _replace_for_distributed(FSDPParam, "__init__", _refuse_torch_fsdp)
     _replace_for_distributed(torch, "unravel_index", _with_numbers_of_the_program)
     for dims in (2, 3):
         for name in (f"fractional_max_pool{dims}d", f"fractional_max_pool{dims}d_with_indices"):

@@ -82,8 +82,18 @@ def gather_memory(mine):
     return _C.gather_memory(mine)
 
 
-def estimate_memory(module, optimizer_numbers=2, activations=0):
-    """What each rank of the module's mesh keeps when it is trained; AdamW has two numbers for each parameter."""
+def estimate_memory(
+    module, optimizer_numbers=2, activations=0, *, mesh=None, groups=(), replicate=False, param_dtype=None
+):
+    """What each rank of the module's mesh keeps when it is trained; AdamW has two numbers for each parameter.
+
+    With a mesh: if fully_shard were called on the modules that `groups` names, as in ["layers.*"], and on the whole, or
+    replicate on the whole. Parameters may be on the meta device.
+    """
+    if mesh is not None:
+        return _C._estimate_data_parallel(
+            list(module.named_parameters()), mesh, list(groups), replicate, param_dtype, optimizer_numbers, activations
+        )
     return _C.estimate_memory(list(module.parameters()), optimizer_numbers, activations)
 
 

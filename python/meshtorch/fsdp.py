@@ -18,10 +18,12 @@ __all__ = [
     "FSDPModule",
     "MixedPrecisionPolicy",
     "OffloadPolicy",
+    "UnshardHandle",
     "fully_shard",
     "no_sync",
     "register_fsdp_forward_method",
     "replicate",
+    "share_comm_ctx",
 ]
 
 
@@ -59,33 +61,113 @@ def _on_tensors(call, values):
     return pytree.tree_unflatten(leaves, spec)
 
 
-def _enter(module, group, args, kwargs):
+class _Passes:
+    """Which of the modules that make up a group are still to run in this pass."""
+
+    def __init__(self, modules):
+        self.modules = modules
+        self.to_come = set()
+
+    def begin(self, module):
+        if module not in self.to_come:
+            self.to_come = set(self.modules)
+
+    def end(self, module):
+        self.to_come.discard(module)
+        return not self.to_come
+
+
+def _enter(module, args, kwargs):
+    group, passes = module._meshtorch_group, module._meshtorch_passes
     if group.is_new:
-        group.become_root_of(list(module.parameters()))
+        group.become_root_of([p for m in passes.modules for p in m.parameters()])
+    passes.begin(module)
     return _on_tensors(group.before_forward, (args, kwargs))
 
 
-def _add_hooks(module, group):
-    module._meshtorch_group = group
-    module.register_forward_pre_hook(
-        lambda part, args, kwargs: _enter(part, group, args, kwargs), prepend=True, with_kwargs=True
-    )
-    module.register_forward_hook(lambda part, args, outputs: _on_tensors(group.after_forward, outputs))
+def _leave(module, outputs):
+    group, is_last = module._meshtorch_group, module._meshtorch_passes.end(module)
+    return _on_tensors(lambda tensors: group.after_forward(tensors, is_last), outputs)
 
 
-def _free_parameters(module, ignored=()):
-    ignored = {id(p) for p in ignored or ()}
-    return [
-        (name, p) for name, p in module.named_parameters() if id(p) not in ignored and _C._group_of(p) is None
-    ]
+def _add_hooks(modules, group):
+    passes = _Passes(modules)
+    for module in modules:
+        module._meshtorch_group = group
+        module._meshtorch_passes = passes
+        module.register_forward_pre_hook(_enter, prepend=True, with_kwargs=True)
+        module.register_forward_hook(lambda part, args, outputs: _leave(part, outputs))
+
+
+def _has_forward(module):
+    return type(module).forward is not torch.nn.Module.forward
+
+
+def _free_parameters(modules, ignored=()):
+    """The parameters that are in no group yet, each once, by name."""
+    seen = {id(p) for p in ignored or ()}
+    free = []
+    for module in modules:
+        for name, p in module.named_parameters():
+            if id(p) not in seen and _C._group_of(p) is None:
+                free.append((name, p))
+            seen.add(id(p))
+    return free
+
+
+def _refuse_foreign(parameters, who):
+    """DTensors of torch.distributed.tensor have a mesh and collectives of their own."""
+    for name, p in parameters:
+        if any(cls.__module__.startswith("torch.distributed.") for cls in type(p).__mro__):
+            raise TypeError(
+                f"meshtorch: {who} got a parameter that torch.distributed distributes: {name}, a {type(p).__name__}\n"
+                "  do: distribute it by meshtorch, or shard the module by torch.distributed.fsdp"
+            )
+
+
+class UnshardHandle:
+    """A gathering that unshard(async_op=True) has begun."""
+
+    def __init__(self, group):
+        self._group = group
+
+    def wait(self):
+        """Waits until the parameters are whole; forward does so by itself."""
+        self._group.unshard()
+
+
+def _ranks_after_forward(value):
+    """How the library counts: None, 0 for all ranks of the axis, 1 for parameters that stay whole, or a number of ranks."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return 0 if value else 1
+    if not isinstance(value, int):
+        raise ValueError(
+            f"meshtorch: reshard_after_forward is {value!r}\n  do: give True, False, None or a number of ranks"
+        )
+    return value if value > 0 else -1
+
+
+def _groups_of_modules(modules):
+    for module in modules:
+        if not isinstance(module, FSDPModule):
+            raise ValueError(
+                f"meshtorch: a module to prefetch is not one of fully_shard: {type(module).__name__}\n"
+                "  do: give modules that fully_shard was called on"
+            )
+    return [module._meshtorch_group for module in modules]
 
 
 class FSDPModule:
     """What fully_shard adds to the class of a module."""
 
     def unshard(self, async_op=False):
-        """Gathers the parameters of this module's group now."""
-        self._meshtorch_group.unshard()
+        """Gathers the parameters of this module's group now, or begins to."""
+        if not async_op:
+            return self._meshtorch_group.unshard()
+        self._meshtorch_group.start_gather()
+        return UnshardHandle(self._meshtorch_group)
 
     def reshard(self):
         self._meshtorch_group.reshard()
@@ -94,16 +176,98 @@ class FSDPModule:
         groups = _C._groups_of(list(self.parameters())) if recurse else []
         return groups if self._meshtorch_group in groups else [*groups, self._meshtorch_group]
 
+    def reset_iter_state(self):
+        """After an exception in forward or backward: parameters are shards again, gradients that were not reduced are gone."""
+        for group in self._groups(recurse=True):
+            group.reset_pass()
+
     def set_requires_gradient_sync(self, requires_gradient_sync, *, recurse=True):
         for group in self._groups(recurse):
             group.requires_gradient_sync = requires_gradient_sync
 
-    def set_reshard_after_forward(self, reshard_after_forward, recurse=True):
+    def set_requires_all_reduce(self, requires_all_reduce, *, recurse=True):
+        """Whether gradients are reduced over the axis of copies, too; if not, the sums over shards wait for a pass that does."""
         for group in self._groups(recurse):
-            group.set_reshard_after_forward(reshard_after_forward)
+            group.set_requires_all_reduce(requires_all_reduce)
+
+    def set_reshard_after_forward(self, reshard_after_forward, recurse=True):
+        if not isinstance(reshard_after_forward, bool):
+            raise ValueError(
+                f"meshtorch: reshard_after_forward is {reshard_after_forward!r}\n  do: give True or False"
+            )
+        for group in self._groups(recurse):
+            group.set_reshard_after_forward(_ranks_after_forward(reshard_after_forward))
+
+    def set_reshard_after_backward(self, reshard_after_backward, *, recurse=True):
+        for group in self._groups(recurse):
+            group.set_reshard_after_backward(reshard_after_backward)
+
+    def set_modules_to_forward_prefetch(self, modules):
+        """Which groups are gathered while this module runs forward; without it, the one that ran next before."""
+        self._meshtorch_group.set_forward_prefetch(_groups_of_modules(modules))
+
+    def set_modules_to_backward_prefetch(self, modules):
+        self._meshtorch_group.set_backward_prefetch(_groups_of_modules(modules))
+
+    def set_all_reduce_hook(self, hook, *, stream=None):
+        """`hook` is called with this rank's shard of each gradient when it is reduced."""
+        if stream is not None:
+            raise NotImplementedError("meshtorch: set_all_reduce_hook got a stream\n  do: leave it out: there are none here")
+        self._meshtorch_group.set_all_reduce_hook(hook)
+
+    def set_gradient_divide_factor(self, factor):
+        if factor == 0:
+            raise ValueError("meshtorch: set_gradient_divide_factor got 0\n  do: give another number")
+        self._meshtorch_group.set_gradient_divide_factor(factor)
+
+    set_reduce_scatter_divide_factor = set_gradient_divide_factor
+
+    def set_force_sum_reduction_for_comms(self, enable):
+        self._meshtorch_group.set_force_sum_reduction(enable)
+
+    def set_reduce_scatter_unused_params(self, reduce_scatter_unused_params, *, recurse=True):
+        for group in self._groups(recurse):
+            group.set_counts_unused(reduce_scatter_unused_params)
+
+    def set_unshard_in_backward(self, unshard_in_backward):
+        self._meshtorch_group.set_unshard_in_backward(unshard_in_backward)
 
     def set_is_last_backward(self, is_last_backward):
         """Nothing depends on it here: each backward pass ends by itself."""
+
+    def set_post_optim_event(self, event):
+        """Nothing depends on it here: what the optimiser does is done when it returns."""
+
+    def set_custom_all_gather(self, comm):
+        _refuse_own_communication("set_custom_all_gather")
+
+    def set_custom_reduce_scatter(self, comm):
+        _refuse_own_communication("set_custom_reduce_scatter")
+
+    def set_allocate_memory_from_process_group_for_comm(self, enable):
+        if enable:
+            _refuse_own_communication("set_allocate_memory_from_process_group_for_comm")
+
+    def set_symm_mem_for_comm(self, backend="NCCL"):
+        _refuse_own_communication("set_symm_mem_for_comm")
+
+    def _apply(self, fn, recurse=True):
+        """Where torch makes other parameters, as to_empty() does, the old objects, which the group knows, take their data."""
+        before = [(m, name, p) for m in self.modules() for name, p in m._parameters.items() if p is not None]
+        result = super()._apply(fn, recurse)
+        for m, name, old in before:
+            new = m._parameters[name]
+            if new is not old and _C._group_of(old) is not None:
+                _C.replace_data(old, new.detach())
+                m._parameters[name] = old
+        return result
+
+
+def _refuse_own_communication(name):
+    raise NotImplementedError(
+        f"meshtorch: {name}: groups are gathered and reduced by meshtorch's own collectives\n"
+        "  do: leave it out, or change gradients in set_all_reduce_hook"
+    )
 
 
 def _as_fsdp(module):
@@ -129,45 +293,64 @@ def fully_shard(
     offload_policy=OffloadPolicy(),
     ignored_params=None,
 ):
-    """Makes one group of the parameters of the module that are in none yet, split over the mesh; see FSDP2.
+    """Makes one group of the parameters of the module, or of several, that are in none yet, split over the mesh; see FSDP2.
 
-    A mesh of two axes replicates over the first and shards over the second. `reshard_after_forward` is True, False or
-    None: True but for the module that runs first.
+    A mesh of two axes replicates over the first and shards over the second. `reshard_after_forward` is True, False, a
+    number of ranks among which parts are kept, or None: True but for the module that runs first.
     """
-    if isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict)):
-        raise ValueError(
-            f"meshtorch: fully_shard does not support containers that do not implement forward: {module}\n"
-            "  do: call it on the modules inside"
-        )
-    if reshard_after_forward is not None and not isinstance(reshard_after_forward, bool):
-        raise NotImplementedError(
-            f"meshtorch: reshard_after_forward={reshard_after_forward}: parameters are gathered over the whole axis\n"
-            "  do: give True or False, or a mesh of two axes"
-        )
-    parameters = _free_parameters(module, ignored_params)
+    modules = list(module) if isinstance(module, (list, tuple)) else [module]
+    for part in modules:
+        if isinstance(part, (torch.nn.ModuleList, torch.nn.ModuleDict)) and not _has_forward(part):
+            raise ValueError(
+                f"meshtorch: fully_shard does not support containers that do not implement forward: {part}\n"
+                "  do: call it on the modules inside"
+            )
+        if hasattr(part, "_meshtorch_group"):
+            raise AssertionError(
+                f"meshtorch: fully_shard was called on this module before: {type(part).__name__}\n"
+                "  do: call it once, on layers first and on the whole at last"
+            )
+    mesh = mesh or _C._world_mesh()
+    if isinstance(offload_policy, CPUOffloadPolicy):
+        _C._check_offload(mesh)
+    parameters = _free_parameters(modules, ignored_params)
+    _refuse_foreign(parameters, "fully_shard")
     placements = [shard_placement_fn(p) if shard_placement_fn else None for _, p in parameters]
     group = _C._sharded_group(
-        type(module).__name__, parameters, placements, mesh or _C._world_mesh(), reshard_after_forward, mp_policy._to_c()
+        ", ".join(type(part).__name__ for part in modules),
+        parameters,
+        placements,
+        mesh,
+        _ranks_after_forward(reshard_after_forward),
+        mp_policy._to_c(),
     )
-    _add_hooks(module, group)
-    _as_fsdp(module)
+    _add_hooks(modules, group)
+    for part in modules:
+        _as_fsdp(part)
     return module
+
+
+def share_comm_ctx(modules):
+    """Nothing depends on it here: groups share what they communicate by, whatever models they are of."""
+    _groups_of_modules(modules)
 
 
 def replicate(
     module, *, mesh=None, mp_policy=MixedPrecisionPolicy(), bucket_cap_mb=25, find_unused_parameters=False
 ):
     """Keeps a copy of the module on every rank and reduces gradients in buckets during backward."""
+    parameters = _free_parameters([module])
+    _refuse_foreign(parameters, "replicate")
     group = _C._replicated_group(
         type(module).__name__,
-        _free_parameters(module),
+        parameters,
         list(module.buffers()),
         mesh or _C._world_mesh(),
         int(bucket_cap_mb * 2**20),
         find_unused_parameters,
         mp_policy._to_c(),
     )
-    _add_hooks(module, group)
+    _add_hooks([module], group)
     return module
 
 
@@ -186,8 +369,7 @@ def no_sync(module):
 
 def register_fsdp_forward_method(module, method_name):
     """Makes a method count as forward: parameters are whole while it runs. Does nothing to other modules."""
-    group = getattr(module, "_meshtorch_group", None)
-    if group is None:
+    if not hasattr(module, "_meshtorch_group"):
         return
     if not hasattr(module, method_name):
         raise ValueError(f"meshtorch: {type(module).__name__} has no method {method_name}")
@@ -195,7 +377,7 @@ def register_fsdp_forward_method(module, method_name):
 
     @wraps(method)
     def forward(*args, **kwargs):
-        args, kwargs = _enter(module, group, args, kwargs)
-        return _on_tensors(group.after_forward, method(*args, **kwargs))
+        args, kwargs = _enter(module, args, kwargs)
+        return _leave(module, method(*args, **kwargs))
 
     setattr(module, method_name, forward)

@@ -180,8 +180,8 @@ def use_whole_parameters(w):
         deepcopy(block)
     with pytest.raises(ValueError, match="do not implement forward"):
         fully_shard(nn.ModuleList([nn.Linear(2, 2)]), mesh=mesh)
-    with pytest.raises(NotImplementedError, match="reshard_after_forward=2"):
-        fully_shard(nn.Linear(2, 2), mesh=mesh, reshard_after_forward=2)
+    with pytest.raises(ValueError, match="reshard_after_forward = 3 for 2 ranks"):
+        fully_shard(nn.Linear(2, 2), mesh=mesh, reshard_after_forward=3)
 
 
 def test_methods_and_errors(ranks):

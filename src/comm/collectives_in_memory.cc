@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 
-#include "comm/gather_chunks.h"
 #include "comm/observed.h"
 #include "comm/parts.h"
 #include "comm/result_memory.h"
@@ -100,17 +99,6 @@ Tensors all_gather_coalesced_in_memory(MemoryBackend& memory, const Tensors& sel
       [&] { memory.all_gather_into(inputs, outputs, 0, sizes); });
   for (std::size_t i = 0; i < self.size(); ++i) outputs[i] = from_cargo(outputs[i], self[i].scalar_type());
   return outputs;
-}
-
-void gather_chunks_in_memory(MemoryBackend& memory, const Tensors& chunks, const Tensors& wholes,
-                             const Splits& dims, const Group& group) {
-  const at::NoGradGuard no_grad;
-  Tensors inputs;
-  for (const at::Tensor& t : chunks) inputs.push_back(readable(t));
-  observed(
-      "c10d::_allgather_base_",
-      [&] { return std::vector<c10::IValue>{wholes, inputs, group.process_group()}; },
-      [&] { memory.gather_chunks_into(GatherChunksCall(wholes, dims), inputs, wholes, dims); });
 }
 
 at::Tensor reduce_scatter_in_memory(MemoryBackend& memory, const at::Tensor& self, ReduceOp op,

@@ -24,9 +24,6 @@ Tensors all_reduce_coalesced_in_memory(MemoryBackend& memory, const Tensors& sel
 at::Tensor all_gather_in_memory(MemoryBackend& memory, const at::Tensor& input, std::int64_t dim,
                                 const Splits& sizes, const Group& group);
 Tensors all_gather_coalesced_in_memory(MemoryBackend& memory, const Tensors& self, const Group& group);
-// One collective that fills `wholes`, contiguous, with the chunks of all ranks; see gather_chunks.h.
-void gather_chunks_in_memory(MemoryBackend& memory, const Tensors& chunks, const Tensors& wholes,
-                             const Splits& dims, const Group& group);
 at::Tensor reduce_scatter_in_memory(MemoryBackend& memory, const at::Tensor& self, ReduceOp op,
                                     std::int64_t dim, const Group& group);
 Tensors reduce_scatter_coalesced_in_memory(MemoryBackend& memory, const Tensors& self, ReduceOp op,

@@ -1,11 +1,15 @@
-// Gathering chunks: in memory each rank's bytes go where they belong; other backends send one padded buffer.
+// Gathering chunks: in memory each rank shows its chunks and takes those of the others when it needs them;
+// other backends send one padded buffer.
 #include "comm/gather_chunks.h"
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 
 #include "comm/collectives_in_memory.h"
 #include "comm/comm_record.h"
+#include "comm/observed.h"
 #include "comm/tensor_calls.h"
+#include "comm/tensor_runs.h"
 #include "comm/wire.h"
 #include "core/shard.h"
 
@@ -36,6 +40,47 @@ at::Tensor bytes_at(const at::Tensor& buffer, std::int64_t offset, const at::Ten
       .view(like.sizes());
 }
 
+std::function<void()> post_gather_chunks(MemoryBackend& memory, const Tensors& chunks, const Tensors& wholes,
+                                         const Splits& dims, const Group& group) {
+  const at::NoGradGuard no_grad;
+  const int ranks = group.size();
+  const int me = group.rank();
+  Tensors inputs;
+  for (const at::Tensor& t : chunks) inputs.push_back(readable(t));
+  const RunVector mine = wholes_of(inputs);
+  copy_stream(RunCursor(mine), RunCursor(chunks_for(wholes, dims, ranks, me)), bytes_of(mine));
+  const auto fill = [&](char* room) { copy_stream(RunCursor(mine), room, bytes_of(mine)); };
+  const auto take = [=](std::span<const char* const> shown) {
+    for (int step = 1; step < ranks; ++step) {
+      const int r = (me + step) % ranks;  // not all from one rank at a time
+      const RunVector places = chunks_for(wholes, dims, ranks, r);
+      copy_stream(shown[static_cast<std::size_t>(r)], RunCursor(places), bytes_of(places));
+    }
+  };
+  const CallOrigin* origin = CallOrigin::current();
+  const auto words = [=, name = origin == nullptr ? std::string() : origin->name()] {
+    const CallOrigin same(name);
+    return GatherChunksCall(wholes, dims).text();
+  };
+  std::shared_ptr<NoticeBoard::Posting> posting;
+  observed(
+      "c10d::_allgather_base_",
+      [&] { return std::vector<c10::IValue>{wholes, inputs, group.process_group()}; },
+      [&] {
+        // The first rank's chunks are the largest.
+        posting = memory.post(Lane::gather, GatherChunksCall(wholes, dims),
+                              {.bytes = bytes_of(chunks_for(wholes, dims, ranks, 0)),
+                               .fill = fill,
+                               .take = take,
+                               .words = words});
+      });
+  return [posting, alive = group.process_group()] {
+    const CommWait waiting(Collective::all_gather_into_tensor);
+    RECORD_USER_SCOPE("meshtorch::wait_all_gather_into_tensor");
+    posting->finish();
+  };
+}
+
 }  // namespace
 
 GatherChunksCall::GatherChunksCall(at::TensorList wholes, at::IntArrayRef dims)
@@ -55,10 +100,8 @@ std::string GatherChunksCall::arguments() const {
 std::function<void()> start_gather_chunks(const Tensors& chunks, const Tensors& wholes, const Splits& dims,
                                           const Group& group) {
   if (wholes.empty()) return [] {};
-  if (auto* memory = memory_for(group, wholes[0])) {
-    gather_chunks_in_memory(*memory, chunks, wholes, dims, group);
-    return [] {};
-  }
+  if (auto* memory = memory_for(group, wholes[0]))
+    return post_gather_chunks(*memory, chunks, wholes, dims, group);
   const at::NoGradGuard no_grad;
   const ChunkBuffer places(wholes, dims, group.size());
   at::Tensor mine = at::empty({places.bytes}, wholes[0].options().dtype(at::kByte));

@@ -22,7 +22,8 @@ class GatherChunksCall : public GroupCall {
 
 // Starts one collective, of any mix of types, that fills `wholes`, which are contiguous, with every rank's
 // chunk of them along dims[i], as torch::chunk cuts: uneven and empty chunks are sent as they are. What it
-// returns has to be called once before the wholes are read.
+// returns has to be called once before the wholes are read. The chunks may be changed as soon as it is
+// started.
 std::function<void()> start_gather_chunks(const Tensors& chunks, const Tensors& wholes, const Splits& dims,
                                           const Group& group);
 

@@ -122,8 +122,8 @@ bool GroupMeeting::come(const GroupCall& call) {
 void GroupMeeting::meet(const GroupCall& call, bool have_all_come, milliseconds timeout) {
   if (!have_all_come) {
     const Blocking blocking;
-    const Outcome outcome = sleep(meeting_, timeout, /*may_give_up=*/true);
-    if (outcome != Outcome::met) give_up(outcome, timeout);
+    const Outcome outcome = sleep_until_all_come(timeout, /*may_give_up=*/true);
+    if (outcome != Outcome::met) give_up(outcome, timeout, describe());
   }
   entered_turn_ = turn_;
   turn_ ^= 1;
@@ -170,13 +170,13 @@ void GroupMeeting::gather_inside(milliseconds timeout) {
   if (outcome == Outcome::met) return;
   memory_.is_broken.store(1);
   ring(memory_);
-  give_up(outcome, timeout);
+  give_up(outcome, timeout, describe());
 }
 
 GroupMeeting::Outcome GroupMeeting::gather(milliseconds timeout, bool may_give_up) {
   if (arrive()) return Outcome::met;
   const Blocking blocking;
-  return sleep(meeting_, timeout, may_give_up);
+  return sleep_until_all_come(timeout, may_give_up);
 }
 
 bool GroupMeeting::arrive() {
@@ -192,25 +192,43 @@ bool GroupMeeting::arrive() {
     return true;
   }
   const Blocking blocking;
-  return watch(meeting_);
+  return watch([this] { return is_over(meeting_); });
+}
+
+GroupMeeting::Outcome GroupMeeting::sleep_until_all_come(milliseconds timeout, bool may_give_up) {
+  const auto all_have_come = [this] { return is_over(meeting_); };
+  if (!may_give_up) return sleep(all_have_come, timeout, nullptr);
+  return sleep(all_have_come, timeout, [this] { return withdraw(meeting_); });
+}
+
+void GroupMeeting::ring_bell() { ring(memory_); }
+
+void GroupMeeting::wait_until(const std::function<bool()>& is_there, milliseconds timeout,
+                              const std::function<std::string()>& missing) {
+  if (is_there()) return;
+  const Blocking blocking;
+  if (watch(is_there)) return;
+  const Outcome outcome = sleep(is_there, timeout, [] { return true; });
+  if (outcome != Outcome::met) give_up(outcome, timeout, missing());
 }
 
 bool GroupMeeting::is_over(std::uint64_t meeting) const {
   return meeting_of(memory_.gathering.load()) != meeting;
 }
 
-bool GroupMeeting::watch(std::uint64_t meeting) {
+template <class Condition>
+bool GroupMeeting::watch(const Condition& is_over) {
   if (current_fault_lab() != nullptr) return false;  // it says who runs
   if (!may_watch_) {  // let the others have the core
     for (int i = 0; i < kYields; ++i) {
       std::this_thread::yield();
-      if (is_over(meeting)) return true;
+      if (is_over()) return true;
     }
     return false;
   }
   const auto begin = Clock::now();
   for (unsigned i = 1;; ++i) {
-    if (meeting_of(memory_.gathering.load(std::memory_order_acquire)) != meeting) {
+    if (is_over()) {
       patience_ = std::min(2 * patience_, kLongestWatch);
       return true;
     }
@@ -223,7 +241,8 @@ bool GroupMeeting::watch(std::uint64_t meeting) {
   return false;
 }
 
-GroupMeeting::Outcome GroupMeeting::sleep(std::uint64_t meeting, milliseconds timeout, bool may_give_up) {
+GroupMeeting::Outcome GroupMeeting::sleep(const std::function<bool()>& is_over, milliseconds timeout,
+                                          const std::function<bool()>& withdraw) {
   const auto begin = Clock::now();
   const milliseconds patience = longest_silent_wait();
   bool has_warned = false;
@@ -231,18 +250,18 @@ GroupMeeting::Outcome GroupMeeting::sleep(std::uint64_t meeting, milliseconds ti
   Outcome outcome = Outcome::met;
   for (;;) {
     const std::uint32_t heard = memory_.bell.load();
-    if (is_over(meeting)) break;
+    if (is_over()) break;
     const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
     if (!has_warned && waited >= patience) {
       has_warned = true;
       warn_of_wait(waited);
     }
     milliseconds rest = has_warned ? milliseconds::max() : patience - waited;
-    if (may_give_up) {
+    if (withdraw) {
       rest = std::min(rest, timeout - waited);
       obstacle_ = company_.obstacle();
       if (!obstacle_.empty() || timeout <= waited) {
-        if (withdraw(meeting)) outcome = obstacle_.empty() ? Outcome::late : Outcome::hindered;
+        if (withdraw()) outcome = obstacle_.empty() ? Outcome::late : Outcome::hindered;
         break;
       }
     }
@@ -275,10 +294,10 @@ bool GroupMeeting::withdraw(std::uint64_t meeting) {
   return false;
 }
 
-void GroupMeeting::give_up(Outcome outcome, milliseconds timeout) {
+void GroupMeeting::give_up(Outcome outcome, milliseconds timeout, const std::string& state) {
   const std::string problem = outcome == Outcome::late
-                                  ? c10::str("did not complete in ", timeout.count(), " ms\n  ", describe())
-                                  : c10::str("cannot complete: ", obstacle_, "\n  ", describe());
+                                  ? c10::str("did not complete in ", timeout.count(), " ms\n  ", state)
+                                  : c10::str("cannot complete: ", obstacle_, "\n  ", state);
   note_failure("a collective " + problem);
   leave();
   memory_.slot(rank_).say(LastWords::gave_up, problem);
@@ -309,9 +328,13 @@ void GroupMeeting::disagree(const GroupCall& call, milliseconds timeout) {
     table.append(", as call #").append(std::to_string(memory_.slot(r).calls.load(std::memory_order_relaxed)));
   }
   gather_inside(timeout);  // all have read the numbers
-  note_failure("the ranks disagree" + table);
   mine.calls.store(last, std::memory_order_relaxed);
   leave();
+  disagreement(table);
+}
+
+void GroupMeeting::disagreement(const std::string& table) const {
+  note_failure("the ranks disagree" + table);
   TORCH_CHECK(false, "meshtorch: the ranks of a group disagree on a collective", table,
               "\n  do: call the same collective with the same shape and type on every rank");
 }

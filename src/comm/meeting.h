@@ -51,6 +51,16 @@ class GroupMeeting {
   // The collective is over for this rank.
   void leave();
 
+  // For what ranks tell each other between their calls: whoever changes something in the memory rings, and
+  // wait_until blocks until `is_there`. It throws, with what is missing in words, if that can never be or
+  // takes longer than the limit.
+  MeetingMemory& memory() const { return memory_; }
+  void ring_bell();
+  void wait_until(const std::function<bool()>& is_there, std::chrono::milliseconds timeout,
+                  const std::function<std::string()>& missing);
+  // Throws what the ranks called, line by line.
+  [[noreturn]] void disagreement(const std::string& table) const;
+
   // What a rank brought to the latest call, and its latest stage.
   const Brought& brought_by(int rank) const { return memory_.slot(rank).brought[entered_turn_]; }
   char* stage_of(int rank) const { return memory_.stage(rank, turn_ ^ 1); }
@@ -67,9 +77,13 @@ class GroupMeeting {
   Outcome gather(std::chrono::milliseconds timeout, bool may_give_up);
   // Comes to the next meeting; true if all have come, while this rank could afford to watch.
   bool arrive();
-  // True if all have come while this rank could afford to watch.
-  bool watch(std::uint64_t meeting);
-  Outcome sleep(std::uint64_t meeting, std::chrono::milliseconds timeout, bool may_give_up);
+  // True if it is over while this rank can afford to watch.
+  template <class Condition>
+  bool watch(const Condition& is_over);
+  Outcome sleep_until_all_come(std::chrono::milliseconds timeout, bool may_give_up);
+  // Gives up, if at all, by `withdraw`, which is false if it has come to be over before.
+  Outcome sleep(const std::function<bool()>& is_over, std::chrono::milliseconds timeout,
+                const std::function<bool()>& withdraw);
   bool is_over(std::uint64_t meeting) const;
   // False if the meeting was completed before this rank could take its coming back.
   bool withdraw(std::uint64_t meeting);
@@ -80,7 +94,7 @@ class GroupMeeting {
   void note_failure(const std::string& problem) const {
     if (company_.on_failure) company_.on_failure(problem);
   }
-  [[noreturn]] void give_up(Outcome outcome, std::chrono::milliseconds timeout);
+  [[noreturn]] void give_up(Outcome outcome, std::chrono::milliseconds timeout, const std::string& state);
   // All ranks are here, and not all of one mind: they tell each other what they called, and throw.
   [[noreturn]] void disagree(const GroupCall& call, std::chrono::milliseconds timeout);
   void check_splits(const GroupCall& call, std::chrono::milliseconds timeout);

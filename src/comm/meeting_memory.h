@@ -26,8 +26,23 @@ enum class LastWords : std::uint32_t {
   farewell,  // why it will not come again
 };
 
+// What one rank posts ahead of time, and how far it has come with what the others posted: numbers of calls of
+// one lane; see notice_board.h. Every second call of a lane has the same place.
+constexpr std::size_t kNoticeLanes = 2;
+constexpr std::size_t kNoticePlaces = 2;
+struct alignas(64) Notice {
+  std::atomic<std::uint64_t> number = 0;  // of the call that is posted
+  std::atomic<std::uint64_t> opened = 0;  // the memory of all others was opened
+  std::atomic<std::uint64_t> taken = 0;   // the parts of all others were taken
+  std::atomic<std::uint64_t> has_words = 0;
+  CallHash hash;
+  char address[96];  // of the segment that holds the part
+  char words[512];   // the call, when ranks disagree
+};
+
 struct alignas(64) MeetingSlot {
   Brought brought[2];
+  Notice notices[kNoticeLanes][kNoticePlaces];
   std::atomic<std::uint64_t> calls = 0;  // collectives entered so far
   std::atomic<std::uint32_t> kind = 0;   // the latest of them
   std::atomic<std::uint32_t> is_inside = 0;

@@ -41,9 +41,6 @@ class MemoryBackend : public c10d::Backend, public Comparing {
   // Rank r has sizes[r] of the outputs' dim `dim`.
   void all_gather_into(at::TensorList inputs, at::TensorList outputs, std::int64_t dim,
                        at::IntArrayRef sizes);
-  // Each rank has a chunk of each whole along its dim.
-  void gather_chunks_into(const GroupCall& call, at::TensorList chunks, at::TensorList wholes,
-                          at::IntArrayRef dims);
   // Each rank gets its part of each tensor's dim, as torch::chunk splits.
   void reduce_scatter_into(const GroupCall& call, at::TensorList inputs, at::TensorList outputs,
                            at::IntArrayRef dims, ReduceOp op);
@@ -59,6 +56,11 @@ class MemoryBackend : public c10d::Backend, public Comparing {
   void gather_parts(const GroupCall& call, RunList mine, std::span<const RunList> into);
   void exchange_parts(const GroupCall& call, std::span<const RunList> parts, std::span<const RunList> into);
   void reduce_parts(const GroupCall& call, std::span<const RunList> parts, RunList out, Reducing reducing);
+
+  // The first half of a collective in two halves.
+  std::shared_ptr<NoticeBoard::Posting> post(Lane lane, const GroupCall& call, NoticeBoard::Part part) {
+    return exchange_->board().post(lane, call, std::move(part), timeout_);
+  }
 
   // c10d's interface, in place where it is.
 

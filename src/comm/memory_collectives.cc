@@ -22,10 +22,8 @@ RunLists lists_of(const RunVector& runs, int lists, std::size_t count) {
 RunVector chunks_of(at::TensorList tensors, at::IntArrayRef dims, int ranks) {
   RunVector parts;
   for (int r = 0; r < ranks; ++r) {
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const Range range = chunk(tensors[i].size(dims[i]), ranks, r);
-      parts.push_back(part_along(tensors[i], dims[i], range.begin, range.size));
-    }
+    const RunVector of_rank = chunks_for(tensors, dims, ranks, r);
+    parts.append(of_rank.begin(), of_rank.end());
   }
   return parts;
 }
@@ -52,12 +50,6 @@ void MemoryBackend::all_gather_into(at::TensorList inputs, at::TensorList output
   }
   exchange_->gather(AllGatherCall(inputs, dim, sizes), wholes_of(inputs),
                     lists_of(parts, size_, outputs.size()), timeout_);
-}
-
-void MemoryBackend::gather_chunks_into(const GroupCall& call, at::TensorList chunks, at::TensorList wholes,
-                                       at::IntArrayRef dims) {
-  const RunVector parts = chunks_of(wholes, dims, size_);
-  exchange_->gather(call, wholes_of(chunks), lists_of(parts, size_, wholes.size()), timeout_);
 }
 
 void MemoryBackend::reduce_scatter_into(const GroupCall& call, at::TensorList inputs, at::TensorList outputs,

@@ -88,7 +88,7 @@ struct MemoryExchange::Shown {
 };
 
 MemoryExchange::MemoryExchange(std::unique_ptr<GroupMeeting> meeting, int rank, bool reads_peers)
-    : meeting_(std::move(meeting)), rank_(rank), reads_peers_(reads_peers) {}
+    : meeting_(std::move(meeting)), board_(*meeting_, rank), rank_(rank), reads_peers_(reads_peers) {}
 
 void MemoryExchange::enter(const GroupCall& call, const Shown* shown, std::size_t bytes,
                            milliseconds timeout) {

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "comm/meeting.h"
+#include "comm/notice_board.h"
 #include "comm/runs.h"
 #include "meshtorch/placement.h"
 
@@ -27,6 +28,7 @@ class MemoryExchange {
   MemoryExchange(std::unique_ptr<GroupMeeting> meeting, int rank, bool reads_peers);
 
   GroupMeeting& meeting() { return *meeting_; }
+  NoticeBoard& board() { return board_; }
   int rank() const { return rank_; }
   int size() const { return meeting_->size(); }
 
@@ -68,6 +70,7 @@ class MemoryExchange {
   void reduce_staged(std::size_t offset, std::size_t bytes, RunCursor out, Reducing reducing);
 
   std::unique_ptr<GroupMeeting> meeting_;
+  NoticeBoard board_;
   const int rank_;
   const bool reads_peers_;
 };

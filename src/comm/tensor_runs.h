@@ -35,6 +35,16 @@ inline Runs part_along(const at::Tensor& t, std::int64_t dim, std::int64_t begin
   return {all.data + static_cast<std::size_t>(begin) * inner, run, outer, stride};
 }
 
+// The chunk that one of `ranks` ranks has of every tensor along its dim, as torch::chunk cuts.
+inline RunVector chunks_for(at::TensorList tensors, at::IntArrayRef dims, int ranks, int rank) {
+  RunVector parts;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const Range range = chunk(tensors[i].size(dims[i]), ranks, rank);
+    parts.push_back(part_along(tensors[i], dims[i], range.begin, range.size));
+  }
+  return parts;
+}
+
 // The bytes of a box, a range for each of the first dims of a strided tensor and all of the others, row by
 // row.
 void append_box(RunVector& runs, const at::Tensor& t, std::span<const Range> ranges);

@@ -18,6 +18,13 @@ DataMesh shard_mesh(const DeviceMesh& mesh) {
   return {mesh, 0, 1};
 }
 
+void check_offload(const DeviceMesh& mesh) {
+  TORCH_CHECK_NOT_IMPLEMENTED(mesh.device_type() == c10::DeviceType::CPU,
+                              "meshtorch: shards cannot be kept in the memory of the CPU on a mesh of ",
+                              mesh.device_type(), "\n  mesh: ", mesh.to_string(),
+                              "\n  do: leave offload_policy out, or shard over more ranks");
+}
+
 std::optional<std::int64_t> shard_dim(const std::string& name, const at::Tensor& parameter,
                                       const std::optional<Placement>& given) {
   if (!given) return parameter.dim() == 0 ? std::nullopt : std::optional<std::int64_t>(0);
@@ -33,6 +40,7 @@ FSDPModule::FSDPModule(torch::nn::Module& module, std::shared_ptr<ParameterGroup
     : module_(&module), group_(std::move(group)) {}
 
 void FSDPModule::unshard() { group_->unshard(Form::local); }
+void FSDPModule::start_unshard() { group_->start_gather(); }
 void FSDPModule::reshard() { group_->reshard(); }
 bool FSDPModule::is_unsharded() const { return group_->is_unsharded(); }
 
@@ -40,8 +48,50 @@ void FSDPModule::set_requires_gradient_sync(bool requires_gradient_sync, bool re
   for (const auto& group : groups(recurse)) group->set_requires_gradient_sync(requires_gradient_sync);
 }
 
-void FSDPModule::set_reshard_after_forward(bool reshard_after_forward, bool recurse) {
+void FSDPModule::set_requires_all_reduce(bool requires_all_reduce, bool recurse) {
+  for (const auto& group : groups(recurse)) group->settings().syncs_copies = requires_all_reduce;
+}
+
+void FSDPModule::set_reshard_after_forward(ReshardAfterForward reshard_after_forward, bool recurse) {
   for (const auto& group : groups(recurse)) group->set_reshard_after_forward(reshard_after_forward);
+}
+
+void FSDPModule::set_reshard_after_backward(bool reshard_after_backward, bool recurse) {
+  for (const auto& group : groups(recurse))
+    group->settings().reshards_after_backward = reshard_after_backward;
+}
+
+void FSDPModule::set_unshard_in_backward(bool unshard_in_backward) {
+  group_->settings().unshards_in_backward = unshard_in_backward;
+}
+
+void FSDPModule::set_reduce_scatter_unused_params(bool reduce_scatter_unused_params, bool recurse) {
+  for (const auto& group : groups(recurse)) group->set_counts_unused(reduce_scatter_unused_params);
+}
+
+void FSDPModule::set_gradient_divide_factor(double factor) {
+  TORCH_CHECK_VALUE(factor != 0, "meshtorch: set_gradient_divide_factor got 0\n  do: give another number");
+  group_->settings().divisor = factor;
+}
+
+void FSDPModule::set_force_sum_reduction_for_comms(bool enable) { group_->settings().sums_only = enable; }
+
+void FSDPModule::set_all_reduce_hook(std::function<void(const at::Tensor&)> hook) {
+  group_->settings().on_reduced = std::move(hook);
+}
+
+void FSDPModule::set_modules_to_forward_prefetch(const std::vector<FSDPModule>& modules) {
+  auto& groups = group_->settings().forward_prefetch.emplace();
+  for (const FSDPModule& module : modules) groups.push_back(module.group_);
+}
+
+void FSDPModule::set_modules_to_backward_prefetch(const std::vector<FSDPModule>& modules) {
+  auto& groups = group_->settings().backward_prefetch.emplace();
+  for (const FSDPModule& module : modules) groups.push_back(module.group_);
+}
+
+void FSDPModule::reset_iter_state() {
+  for (const auto& group : groups(/*recurse=*/true)) group->reset_pass();
 }
 
 std::vector<std::shared_ptr<ParameterGroup>> FSDPModule::groups(bool recurse) const {
@@ -54,6 +104,7 @@ std::vector<std::shared_ptr<ParameterGroup>> FSDPModule::groups(bool recurse) co
 FSDPModule fully_shard(torch::nn::Module& module, const DeviceMesh& mesh, const FullyShardOptions& options) {
   hooks_of(module, "", "fully_shard");
   const DataMesh data = shard_mesh(mesh);
+  if (options.offload_policy) check_offload(mesh);
   std::vector<NamedParameter> parameters = free_parameters(module);
   for (NamedParameter& p : parameters) {
     const auto given = options.shard_placement_fn ? options.shard_placement_fn(p.name, p.tensor)

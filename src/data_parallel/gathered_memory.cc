@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 
+#include "comm/result_memory.h"
 #include "tensor/meta.h"
 
 namespace meshtorch {
@@ -36,7 +37,8 @@ GatheredMemory::GatheredMemory(std::vector<Part> parts, at::Device device, const
 
 void GatheredMemory::take() {
   if (device_.is_meta()) return;
-  const at::Tensor fresh = at::empty({bytes_}, at::TensorOptions().device(device_).dtype(at::kByte));
+  const at::TensorOptions options = at::TensorOptions().device(device_).dtype(at::kByte);
+  const at::Tensor fresh = device_.is_cpu() ? empty_result({bytes_}, options) : at::empty({bytes_}, options);
   storage().clear_data_ptr_access_error_msg_();
   storage().set_data_ptr_noswap(
       fresh.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, device_)));

@@ -18,8 +18,11 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
       : group_(std::move(group)), index_(index), earlier_(std::move(earlier)) {}
 
   void operator()(const torch::autograd::Variable& parameter) override {
+    if (const auto group = group_.lock()) return group->on_gradient(index_);
+    call_earlier(parameter);
+  }
+  void call_earlier(const torch::autograd::Variable& parameter) {
     if (earlier_ != nullptr) (*earlier_)(parameter);
-    if (const auto group = group_.lock()) group->on_gradient(index_);
   }
 
  private:
@@ -33,8 +36,15 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
 void call_on_gradient(const at::Tensor& parameter, const std::weak_ptr<ParameterGroup>& group,
                       std::size_t index) {
   namespace impl = torch::autograd::impl;
+  impl::materialize_autograd_meta(parameter);  // one that never needed a gradient has none
+  if (dynamic_cast<GradientHook*>(impl::post_acc_grad_hooks(parameter).get()) != nullptr) return;
   auto earlier = std::move(impl::post_acc_grad_hooks(parameter));
   impl::set_post_acc_grad_hooks(parameter, std::make_unique<GradientHook>(group, index, std::move(earlier)));
+}
+
+void call_user_hooks(const at::Tensor& parameter) {
+  auto* hook = dynamic_cast<GradientHook*>(torch::autograd::impl::post_acc_grad_hooks(parameter).get());
+  if (hook != nullptr) hook->call_earlier(parameter);
 }
 
 bool is_running_backward() { return torch::autograd::get_current_graph_task_id() != -1; }

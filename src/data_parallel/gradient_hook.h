@@ -10,10 +10,12 @@ namespace meshtorch {
 
 class ParameterGroup;
 
-// Calls group->on_gradient(index) whenever the gradient of the parameter was accumulated, after a hook that
-// the parameter has already.
+// Calls group->on_gradient(index) whenever the gradient of the parameter was accumulated. Hooks that users
+// set on it are called by call_user_hooks, when the gradient is that of the shard.
 void call_on_gradient(const at::Tensor& parameter, const std::weak_ptr<ParameterGroup>& group,
                       std::size_t index);
+
+void call_user_hooks(const at::Tensor& parameter);
 
 // Whether this thread is inside a backward pass.
 bool is_running_backward();

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "comm/group_call.h"
+#include "comm/pending.h"
 #include "data_parallel/gradient_hook.h"
 #include "data_parallel/parameter_group.h"
 #include "meshtorch/gradients.h"
@@ -42,14 +43,19 @@ void ParameterGroup::before_backward(Form form) {
       !at::GradMode::is_enabled(),
       "meshtorch: the gradients of data-parallel parameters cannot be differentiated again\n  of: ",
       options_.name, "\n  do: call backward without create_graph, or do without fully_shard and replicate");
-  if (is_in_backward_ && form_ == form) return;
+  expects_backward_ = false;
+  if (!is_in_backward_) begin_backward(form);
+  if (!settings_.unshards_in_backward) return;
   unshard(form);
-  if (!is_in_backward_) begin_backward();
+  auto next = order_ ? order_->before(shared_from_this()) : nullptr;
+  if (next && !(next->expects_backward_ && next->settings_.unshards_in_backward)) next = nullptr;
+  prefetch(settings_.backward_prefetch, next);
 }
 
-void ParameterGroup::begin_backward() {
+void ParameterGroup::begin_backward(Form form) {
   is_in_backward_ = true;
-  backward_form_ = form_;
+  backward_form_ = form;
+  keep_hooks();
   std::fill(has_gradient_.begin(), has_gradient_.end(), false);
   for (Bucket& bucket : buckets_) {
     bucket.is_reduced = false;
@@ -68,17 +74,20 @@ void ParameterGroup::begin_backward() {
 
 void ParameterGroup::on_gradient(std::size_t index) {
   // A parameter that is used in its sharded form, outside its module, has a gradient like any other DTensor.
-  if (form_ == Form::sharded && !is_in_backward_) return;
+  if (form_ == Form::sharded && !is_in_backward_) {
+    call_user_hooks(parameters_[index].tensor());
+    return;
+  }
   at::Tensor& slot = parameters_[index].tensor().mutable_grad();
   if (!slot.defined()) return;
   const at::Tensor gradient = std::exchange(slot, at::Tensor());
-  if (!is_in_backward_) begin_backward();
+  if (!is_in_backward_) begin_backward(form_);
   at::Tensor& sum = unreduced_[index];
   const at::NoGradGuard no_grad;
   sum = sum.defined() ? sum + gradient : gradient;
   const bool is_first = !has_gradient_[index];
   has_gradient_[index] = true;
-  if (!syncs_ || !is_first) return;
+  if (!settings_.syncs || !is_first) return;
   for (Bucket& bucket : buckets_) {
     if (std::ranges::find(bucket.members, index) != bucket.members.end()) --bucket.missing;
   }
@@ -94,7 +103,7 @@ void ParameterGroup::reduce_ready_buckets() {
   }
   // Nothing tells when a frozen parameter is no longer needed.
   const auto is_frozen = [](const ShardedParameter& p) { return !p.tensor().requires_grad(); };
-  if (std::ranges::none_of(parameters_, is_frozen)) reshard();
+  if (std::ranges::none_of(parameters_, is_frozen)) reshard_after_backward();
 }
 
 void ParameterGroup::reduce(Bucket& bucket) {
@@ -108,18 +117,64 @@ void ParameterGroup::reduce(Bucket& bucket) {
     unreduced_[i].reset();
   }
   bucket.is_reduced = true;
-  const ReduceOp op = backward_form_ == Form::distributed ? ReduceOp::sum : ReduceOp::avg;
-  const auto results =
-      reduce_terms(parameters, std::move(terms), options_.data, {op, options_.precision.reduce_dtype});
-  reduced_.insert(reduced_.end(), results.begin(), results.end());
+  if (options_.data.shard_axis && order_) order_->begin_reduction(shared_from_this());
+  reducing_.push_back(
+      start_reduce_terms(parameters, std::move(terms), options_.data, reduction_of(backward_form_)));
+}
+
+TermReduction ParameterGroup::reduction_of(Form form) {
+  TermReduction reduction{form == Form::distributed ? ReduceOp::sum : ReduceOp::avg,
+                          options_.precision.reduce_dtype};
+  if (form != Form::distributed && (settings_.sums_only || settings_.divisor)) {
+    reduction.op = ReduceOp::sum;
+    reduction.divisor = settings_.divisor.value_or(static_cast<double>(options_.data.mesh.size()));
+  }
+  reduction.over_copies = settings_.syncs_copies;
+  const auto index_of = [this](const ReducedGradient& gradient) {
+    return static_cast<std::size_t>(gradient.parameter - parameters_.data());
+  };
+  if (options_.data.shard_axis && options_.data.replicate_axis) {
+    reduction.before_copies = [this, index_of](std::vector<ReducedGradient>& gradients) {
+      for (ReducedGradient& gradient : gradients) {
+        const at::Tensor before = std::exchange(uncopied_[index_of(gradient)], at::Tensor());
+        if (before.defined()) gradient.local = gradient.local + before;
+      }
+    };
+  }
+  return reduction;
+}
+
+void ParameterGroup::finish_reductions() {
+  const CallOrigin origin(options_.name);
+  const at::NoGradGuard no_grad;
+  for (const auto& finish : std::exchange(reducing_, {})) {
+    for (ReducedGradient& gradient : finish()) {
+      if (!settings_.syncs_copies && options_.data.shard_axis && options_.data.replicate_axis) {
+        uncopied_[static_cast<std::size_t>(gradient.parameter - parameters_.data())] = gradient.local;
+        continue;
+      }
+      if (settings_.on_reduced && gradient.layout != nullptr) {
+        wait_pending(gradient.local);
+        settings_.on_reduced(gradient.local);
+      }
+      reduced_.push_back(std::move(gradient));
+    }
+  }
+}
+
+void ParameterGroup::reshard_after_backward() {
+  if (settings_.reshards_after_backward) reshard();
 }
 
 void ParameterGroup::after_backward() {
+  if (order_) order_->drop_unused();
   if (!is_in_backward_) return;
-  if (syncs_) reduce_the_rest();
-  reshard();
+  if (settings_.syncs) reduce_the_rest();
+  finish_reductions();
+  reshard_after_backward();
   settle_gradients();
   is_in_backward_ = false;
+  expects_backward_ = false;
 }
 
 void ParameterGroup::settle_gradients() {
@@ -137,10 +192,13 @@ void ParameterGroup::settle_gradients() {
     const at::Tensor earlier = std::exchange(earlier_[i], at::Tensor());
     if (earlier.defined()) gradient = gradient.defined() ? earlier + gradient : earlier;
   }
+  for (const at::Tensor& parameter : arrived_for) call_user_hooks(parameter);
 }
 
 void ParameterGroup::abandon_backward() {
   std::ranges::fill(unreduced_, at::Tensor());
+  std::ranges::fill(uncopied_, at::Tensor());
+  reducing_.clear();
   reduced_.clear();
   reshard();
   settle_gradients();

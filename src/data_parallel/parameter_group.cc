@@ -1,13 +1,11 @@
-// A group of parameters: gathered before forward and backward, dropped after each.
+// A group of parameters and the forward pass of its module.
 #include "data_parallel/parameter_group.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/InferenceMode.h>
 
 #include <map>
 #include <mutex>
 
-#include "comm/gather_chunks.h"
 #include "data_parallel/gradient_hook.h"
 
 namespace meshtorch {
@@ -62,20 +60,19 @@ void convert_floating(const std::vector<at::Tensor*>& tensors, const std::option
 std::shared_ptr<ParameterGroup> ParameterGroup::make(const std::vector<NamedParameter>& parameters,
                                                      ParameterGroupOptions options) {
   const std::shared_ptr<ParameterGroup> group(new ParameterGroup(parameters, std::move(options)));
-  for (std::size_t i = 0; i < group->parameters_.size(); ++i) {
-    const at::Tensor& parameter = group->parameters_[i].tensor();
-    owners().add(parameter, group);
-    call_on_gradient(parameter, group, i);
-  }
+  for (const ShardedParameter& p : group->parameters_) owners().add(p.tensor(), group);
+  group->keep_hooks();
   return group;
 }
 
 ParameterGroup::ParameterGroup(const std::vector<NamedParameter>& parameters, ParameterGroupOptions options)
     : options_(std::move(options)) {
   for (const NamedParameter& p : parameters) parameters_.emplace_back(p.name, p.tensor, options_.data, p.dim);
+  if (const auto reshards = options_.reshard_after_forward) set_reshard_after_forward(*reshards);
   for (ShardedParameter& p : parameters_) p.distribute(options_.data, options_.source);
   earlier_.resize(parameters_.size());
   unreduced_.resize(parameters_.size());
+  uncopied_.resize(parameters_.size());
   has_gradient_.resize(parameters_.size());
   make_buckets();
 }
@@ -110,86 +107,63 @@ Form ParameterGroup::form_for(const std::vector<at::Tensor*>& inputs) const {
   return Form::local;
 }
 
-// Parameters may have been made without memory, and given types, after the group was.
-void ParameterGroup::take_memory() {
-  std::vector<GatheredMemory::Part> parts;
-  std::optional<at::Device> device;
-  for (const ShardedParameter& p : parameters_) {
-    if (!p.dim()) continue;
-    parts.push_back({p.whole_shape(), whole_type(p.tensor())});
-    device = p.tensor().device();
-  }
-  if (parts.empty()) return;
-  if (!memory_ || !memory_->fits(parts, *device)) memory_.emplace(parts, *device, options_.name);
-  memory_->take();
-}
-
-void ParameterGroup::unshard(Form form) {
-  const c10::InferenceMode normal_tensors(false);
-  const at::NoGradGuard no_grad;
-  const auto was_written = [](const ShardedParameter& p) { return p.was_written(); };
-  if (form_ == form && std::ranges::none_of(parameters_, was_written)) return;
-  reshard();
-  Tensors chunks;
-  Tensors wholes;
-  Splits dims;
-  take_memory();
-  for (const ShardedParameter& p : parameters_) {
-    const at::Tensor mine = p.shard().to(whole_type(p.tensor()));
-    if (!p.dim()) continue;
-    chunks.push_back(mine);
-    wholes.push_back(memory_->tensors()[wholes.size()]);
-    dims.push_back(*p.dim());
-  }
-  if (const auto group = options_.data.group(options_.data.shard_axis)) {
-    const CallOrigin origin(options_.name);
-    start_gather_chunks(chunks, wholes, dims, *group)();
-  } else {
-    for (std::size_t i = 0; i < wholes.size(); ++i) {
-      if (chunks[i].sizes() != wholes[i].sizes()) wholes[i].zero_();
-      wholes[i].narrow(dims[i], 0, chunks[i].size(dims[i])).copy_(chunks[i]);
-    }
-  }
-  std::size_t next = 0;
-  for (ShardedParameter& p : parameters_)
-    p.show(form, p.dim() ? wholes[next++] : p.shard().to(whole_type(p.tensor())));
-  form_ = form;
-}
-
-void ParameterGroup::reshard() {
-  if (form_ == Form::sharded) return;
-  const c10::InferenceMode normal_tensors(false);
-  const at::NoGradGuard no_grad;
-  for (ShardedParameter& p : parameters_) p.show_shard();
-  form_ = Form::sharded;
-  if (memory_) memory_->give_back();
-}
-
 void ParameterGroup::become_root_of(const std::vector<at::Tensor>& parameters) {
+  order_ = std::make_shared<GroupOrder>();
   for (const auto& group : of(parameters)) {
-    if (group->is_new()) group->is_root_ = false;
+    if (!group->is_new()) continue;
+    group->is_root_ = false;
+    group->order_ = order_;
   }
   is_root_ = true;
 }
 
+// A hook that a user has set since has taken the place of the group's.
+void ParameterGroup::keep_hooks() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    call_on_gradient(parameters_[i].tensor(), weak_from_this(), i);
+}
+
 void ParameterGroup::before_forward(const std::vector<at::Tensor*>& inputs) {
-  if (is_in_backward_ && !is_running_backward()) abandon_backward();
+  const bool is_again = is_running_backward();  // what a backward pass computes again
+  if (is_in_backward_ && !is_again) abandon_backward();
+  keep_hooks();
+  std::shared_ptr<ParameterGroup> next;
+  if (!is_again && order_) {
+    if (is_root_.value_or(false)) order_->begin_pass();
+    next = order_->enter(shared_from_this());
+  }
   unshard(form_for(inputs));
+  if (!is_again) prefetch(settings_.forward_prefetch, next);
   if (options_.precision.cast_forward_inputs) convert_floating(inputs, options_.precision.param_dtype);
 }
 
-void ParameterGroup::after_forward(const std::vector<at::Tensor*>& outputs) {
+void ParameterGroup::after_forward(const std::vector<at::Tensor*>& outputs, bool is_last) {
   convert_floating(outputs, options_.precision.output_dtype);
   const Form form = form_;
   for (at::Tensor* output : outputs) {
     if (!output->defined() || !output->requires_grad()) continue;
     output->register_hook(
         [group = shared_from_this(), form](const at::Tensor&) { group->before_backward(form); });
+    expects_backward_ = true;
   }
-  const bool keeps = !options_.reshard_after_forward.value_or(!is_root_.value_or(false));
-  const bool comes_back = at::GradMode::is_enabled() && keeps;
-  // What a backward pass computes again, it needs at once.
-  if (!comes_back && !is_running_backward()) reshard();
+  if (!is_last || is_running_backward()) return;  // backward needs them at once
+  if (order_) {
+    order_->leave(shared_from_this());
+    if (is_root_.value_or(false)) order_->end_pass();
+  }
+  const ReshardAfterForward reshards = options_.reshard_after_forward.value_or(!is_root_.value_or(false));
+  if (at::GradMode::is_enabled() && reshards.ranks() == 1) return;
+  if (at::GradMode::is_enabled()) keep_parts();
+  reshard();
+}
+
+void ParameterGroup::reset_pass() {
+  if (is_in_backward_) abandon_backward();
+  if (order_) order_->drop_unused();
+  cancel_gather();
+  kept_parts_.clear();
+  expects_backward_ = false;
+  reshard();
 }
 
 }  // namespace meshtorch

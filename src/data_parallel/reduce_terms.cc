@@ -4,70 +4,86 @@
 #include <ATen/ATen.h>
 
 #include "comm/pending.h"
+#include "comm/reduce_chunks.h"
 
 namespace meshtorch {
 namespace {
 
-// The terms that are split, and those that stay whole, by their places.
-struct Places {
-  std::vector<std::size_t> split;
-  std::vector<std::size_t> whole;
-};
+using Gradients = std::vector<ReducedGradient>;
+using Places = std::vector<std::size_t>;
 
-Tensors taken(const std::vector<ReducedGradient>& gradients, const std::vector<std::size_t>& places) {
+Tensors taken(const Gradients& gradients, const Places& places) {
   Tensors tensors;
   for (const std::size_t i : places) tensors.push_back(gradients[i].local);
   return tensors;
 }
 
-void put(std::vector<ReducedGradient>& gradients, const std::vector<std::size_t>& places,
-         const Tensors& tensors) {
+void put(Gradients& gradients, const Places& places, const Tensors& tensors) {
   for (std::size_t i = 0; i < places.size(); ++i) gradients[places[i]].local = tensors[i];
 }
 
-void scatter(std::vector<ReducedGradient>& gradients, const std::vector<std::size_t>& places,
-             const DataMesh& data, ReduceOp op) {
-  if (places.empty()) return;
-  Splits dims;
-  for (const std::size_t i : places) dims.push_back(*gradients[i].parameter->dim());
-  if (const auto group = data.group(data.shard_axis)) {
-    put(gradients, places, reduce_scatter_tensor_coalesced(taken(gradients, places), op, dims, *group));
-    return;
+// This rank's parts, where there is nobody to add up with.
+Tensors cut(const Tensors& tensors, const Splits& dims, const DataMesh& data) {
+  Tensors parts;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const Range mine = chunk(tensors[i].size(dims[i]), data.shards(), data.shard_index());
+    parts.push_back(tensors[i].narrow(dims[i], mine.begin, mine.size).contiguous());
   }
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    at::Tensor& local = gradients[places[i]].local;
-    const Range mine = chunk(local.size(dims[i]), data.shards(), data.shard_index());
-    local = local.narrow(dims[i], mine.begin, mine.size).contiguous();
-  }
+  return parts;
 }
 
-void reduce(std::vector<ReducedGradient>& gradients, const std::vector<std::size_t>& places,
-            const std::optional<Group>& group, ReduceOp op) {
+std::function<Tensors()> start_scatter(const Gradients& gradients, const Places& places, const DataMesh& data,
+                                       ReduceOp op) {
+  Splits dims;
+  for (const std::size_t i : places) dims.push_back(*gradients[i].parameter->dim());
+  if (const auto group = data.group(data.shard_axis))
+    return start_reduce_chunks(taken(gradients, places), op, dims, *group);
+  return [parts = cut(taken(gradients, places), dims, data)] { return parts; };
+}
+
+void reduce(Gradients& gradients, const Places& places, const std::optional<Group>& group, ReduceOp op) {
   if (places.empty() || !group) return;
   put(gradients, places, all_reduce_coalesced(taken(gradients, places), op, *group));
 }
 
+void divide(Gradients& gradients, const Places& places, double divisor) {
+  if (divisor == 1) return;
+  for (const std::size_t i : places) gradients[i].local = gradients[i].local.div(divisor);
+}
+
 }  // namespace
 
-std::vector<ReducedGradient> reduce_terms(const std::vector<const ShardedParameter*>& parameters,
-                                          std::vector<ShardedParameter::Term> terms, const DataMesh& data,
-                                          const TermReduction& reduction) {
+std::function<std::vector<ReducedGradient>()> start_reduce_terms(
+    const std::vector<const ShardedParameter*>& parameters, std::vector<ShardedParameter::Term> terms,
+    const DataMesh& data, const TermReduction& reduction) {
   const at::NoGradGuard no_grad;
-  std::vector<ReducedGradient> gradients;
-  Places places;
+  Gradients gradients;
+  Places split;
+  Places whole;
   for (std::size_t i = 0; i < terms.size(); ++i) {
     at::Tensor& local = terms[i].local;
     const bool is_term = terms[i].layout != nullptr;
     if (is_term && reduction.type) local = local.to(*reduction.type);
     gradients.push_back({parameters[i], std::move(local), terms[i].layout});
-    if (is_term) (parameters[i]->dim() ? places.split : places.whole).push_back(i);
+    if (is_term) (parameters[i]->dim() ? split : whole).push_back(i);
   }
-  scatter(gradients, places.split, data, reduction.op);
-  reduce(gradients, places.whole, data.group(data.shard_axis), reduction.op);
-  std::vector<std::size_t> all = places.split;
-  all.insert(all.end(), places.whole.begin(), places.whole.end());
-  reduce(gradients, all, data.group(data.replicate_axis), reduction.op);
-  return gradients;
+  terms.clear();
+  const auto scattered = start_scatter(gradients, split, data, reduction.op);
+  for (const std::size_t i : split) gradients[i].local.reset();
+  reduce(gradients, whole, data.group(data.shard_axis), reduction.op);
+  const auto copies = reduction.over_copies ? data.group(data.replicate_axis) : std::nullopt;
+  Places all = split;
+  all.insert(all.end(), whole.begin(), whole.end());
+  // Without anything to wait for, it begins at once.
+  if (split.empty()) reduce(gradients, all, copies, reduction.op);
+  return [=]() mutable {
+    const at::NoGradGuard without_graph;
+    put(gradients, split, scattered());
+    if (reduction.before_copies) reduction.before_copies(gradients);
+    if (!split.empty()) reduce(gradients, all, copies, reduction.op);
+    divide(gradients, all, reduction.divisor);
+    return std::move(gradients);
+  };
 }
 
 at::Tensor arrived(const ReducedGradient& gradient) {

@@ -47,7 +47,7 @@ std::shared_ptr<ParameterGroup> replicated_group(const std::string& name,
                    .source = options.src_data_rank,
                    .first_bucket_bytes = std::min(options.first_bucket_bytes, options.bucket_bytes),
                    .bucket_bytes = options.bucket_bytes,
-                   .unused = options.find_unused_parameters ? Unused::zero : Unused::error});
+                   .unused = options.find_unused_parameters ? Unused::zero_if_used : Unused::error});
   if (options.src_data_rank) broadcast_buffers(buffers, data, *options.src_data_rank);
   return group;
 }

@@ -12,6 +12,9 @@ namespace meshtorch {
 // The mesh that fully_shard was given: one axis of shards, or one of copies before it.
 DataMesh shard_mesh(const DeviceMesh& mesh);
 
+// Throws unless shards of such a mesh can lie in the memory of the CPU.
+void check_offload(const DeviceMesh& mesh);
+
 // The dim of a parameter that is split: the given one, else the first; nothing for a parameter without dims.
 std::optional<std::int64_t> shard_dim(const std::string& name, const at::Tensor& parameter,
                                       const std::optional<Placement>& given);

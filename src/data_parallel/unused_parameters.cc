@@ -21,7 +21,7 @@ void ParameterGroup::reduce_the_rest() {
                 "\n  do: let the loss depend on them, freeze them with requires_grad_(false), or give "
                 "find_unused_parameters = true");
   }
-  const bool counts_zeros = options_.unused == Unused::zero;
+  const bool counts_zeros = options_.unused == Unused::zero || options_.unused == Unused::zero_if_used;
   std::vector<bool> is_used(parameters_.size(), true);
   for (const std::size_t i : unused) is_used[i] = false;
   for (Bucket& bucket : buckets_) {
@@ -35,12 +35,18 @@ void ParameterGroup::reduce_the_rest() {
     }
     if (std::ranges::any_of(bucket.members, has_more)) reduce(bucket);
   }
-  if (!counts_zeros) return;
+  if (options_.unused != Unused::zero_if_used) return;
+  finish_reductions();
   // After the buckets, which other ranks may have reduced during backward.
   is_used = used_anywhere(is_used);
   std::erase_if(reduced_, [&](const ReducedGradient& gradient) {
     return !is_used[static_cast<std::size_t>(gradient.parameter - parameters_.data())];
   });
+}
+
+void ParameterGroup::set_counts_unused(bool value) {
+  using Unused = ParameterGroupOptions::Unused;
+  options_.unused = value ? Unused::zero : Unused::left_out;
 }
 
 std::vector<bool> ParameterGroup::used_anywhere(const std::vector<bool>& used_here) const {

@@ -12,6 +12,8 @@
 #include <algorithm>
 
 #include "core/shard.h"
+#include "data_parallel/parameter_group.h"
+#include "debug/data_parallel_memory.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/dtensor.h"
 #include "meshtorch/process_group.h"
@@ -121,12 +123,15 @@ std::vector<RankMemory> estimate_memory(const torch::nn::Module& module, const M
 
 std::vector<RankMemory> estimate_memory(const std::vector<at::Tensor>& parameters,
                                         const MemoryEstimate& estimate) {
+  std::vector<std::int64_t> wholes;
+  for (const auto& group : ParameterGroup::of(parameters)) wholes.push_back(group->gathered_bytes());
   const auto trained = [&](std::int64_t rank, std::int64_t bytes) {
     return RankMemory{.rank = rank,
                       .parameters = bytes,
                       .gradients = bytes,
                       .optimizer = estimate.optimizer_numbers * bytes,
-                      .activations = estimate.activations};
+                      .activations = estimate.activations,
+                      .replicas = largest_two(wholes)};
   };
   const std::shared_ptr<MeshImpl> mesh = mesh_of_parameters(parameters);
   if (!mesh) {

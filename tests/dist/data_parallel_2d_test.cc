@@ -138,6 +138,20 @@ TEST_P(DataAndTensor, NormsOfGradientsAreThoseOfTheWhole) {
   });
 }
 
+// What a plan leaves plain is on the axis of batches only, what it splits on both. Whether the former is
+// equal over tp nobody says: NoParallel() in the plan does.
+TEST_P(DataAndTensor, NormsOfGradientsOnTwoMeshesAreRefusedWithAdvice) {
+  on_ranks(4, [](int) {
+    Block block = filled(Block(8, 2, 12));
+    mt::parallelize_module(*block, mesh()["tp"], kTensorParallel);
+    mt::fully_shard(*block, mesh()["dp"]);
+    mean_square(block(numbers({2, 2, 8}, torch::kDouble) / 4)).backward();
+    const std::string error = error_of([&] { torch::nn::utils::clip_grad_norm_(block->parameters(), 0.1); });
+    EXPECT_NE(error.find("got tensors on different meshes"), std::string::npos) << error;
+    EXPECT_NE(error.find("do: put both on one mesh"), std::string::npos) << error;
+  });
+}
+
 TEST(HybridAndTensor, ThreeAxesTrainAsOneDevice) {
   on_ranks(4, [](int) {
     for (const std::vector<int64_t>& shape : {std::vector<int64_t>{1, 2, 2}, std::vector<int64_t>{2, 1, 2}}) {
@@ -284,6 +298,11 @@ TEST(DataParallelCheckpoint, GoesOnUnderAnyOtherParallelism) {
     EXPECT_NEAR(resumed(four, [&](Block& b) { mt::replicate(*b, four); }), expected, 1e-9);
     const mt::DeviceMesh hybrid = mt::init_device_mesh(torch::kCPU, {2, 2}, {"replicate", "shard"});
     EXPECT_NEAR(resumed(hybrid, [&](Block& b) { mt::fully_shard(*b, hybrid); }), expected, 1e-9);
+    Block alone(8, 2, 12);
+    alone->to(torch::kDouble);
+    torch::optim::AdamW optimizer(alone->parameters(), adam);
+    cp::load(directory, cp::State().add("model", *alone).add("optimizer", optimizer, *alone));
+    EXPECT_NEAR(step(alone, optimizer, batch(2)).item<double>(), expected, 1e-9);
   });
 }
 

@@ -1,0 +1,618 @@
+"""Behaviours of FSDP2 that a Python user can see; docs/data_parallel.md has the table."""
+
+import pytest
+import torch
+from meshtorch import DTensor, Replicate, Shard, distribute_module, distribute_tensor
+from meshtorch.debug import CommDebugMode, estimate_memory
+from meshtorch.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+    replicate,
+    share_comm_ctx,
+)
+from test_fsdp import Block, Net, collectives, expect_same_training, new_net, sharded
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from worlds import filled
+
+
+def ones(rows=2):
+    return torch.ones(rows, 6, dtype=torch.float64)
+
+
+def same_gradients(w, net, plain):
+    for (name, p), q in zip(net.named_parameters(), plain.parameters()):
+        assert (p.grad is None) == (q.grad is None), name
+        if q.grad is not None:
+            w.same(p.grad.full_tensor(), q.grad, rtol=1e-9, atol=1e-9)
+
+
+# Gathering when asked, and ahead of time.
+
+
+def unshard_when_asked(w):
+    net, plain = sharded(new_net(), w.mesh(names=("dp",))), new_net()
+    handles = [block.unshard(async_op=True) for block in net.blocks]
+    assert all(isinstance(block.up.weight, DTensor) for block in net.blocks)
+    handles[0].wait()
+    assert not isinstance(net.blocks[0].up.weight, DTensor)
+    assert net.unshard() is None
+    comm = CommDebugMode()
+    with comm:  # forward takes what is under way
+        loss = net(ones()).sum()
+    assert comm.get_total_counts() == 0
+    loss.backward()
+    plain(ones()).sum().backward()
+    same_gradients(w, net, plain)
+
+
+def test_unshard_begins_to_gather_and_forward_takes_it(ranks):
+    ranks(unshard_when_asked, size=2)
+
+
+def prefetch_named_modules(w):
+    net, plain = sharded(new_net(), w.mesh(names=("dp",))), new_net()
+    net.set_modules_to_forward_prefetch(list(net.blocks))
+    net.set_modules_to_backward_prefetch(list(net.blocks))
+    net.set_is_last_backward(True)
+    net.set_post_optim_event(None)
+    share_comm_ctx([net, *net.blocks])
+    with pytest.raises(ValueError, match="not one of fully_shard: Linear"):
+        net.set_modules_to_forward_prefetch([nn.Linear(2, 2)])
+    net(ones()).sum().backward()
+    plain(ones()).sum().backward()
+    same_gradients(w, net, plain)
+    for name in ("set_custom_all_gather", "set_custom_reduce_scatter", "set_symm_mem_for_comm"):
+        with pytest.raises(NotImplementedError, match="meshtorch's own collectives"):
+            getattr(net, name)(None)
+
+
+def test_modules_to_prefetch_may_be_named(ranks):
+    ranks(prefetch_named_modules, size=2)
+
+
+def run_parts_first(w):
+    """Layers that run before the whole does are roots of their own."""
+    net, plain = sharded(new_net(), w.mesh(names=("dp",))), new_net()
+    for model in (net, plain):
+        model.blocks[0](ones()).sum().backward()
+        (model(ones()).sum() + model.blocks[1](ones()).sum()).backward()
+    same_gradients(w, net, plain)
+
+
+def test_parts_may_run_without_the_whole(ranks):
+    ranks(run_parts_first, size=2)
+
+
+def run_forward_twice(w):
+    net, plain = sharded(new_net(), w.mesh(names=("dp",))), new_net()
+    with torch.no_grad():
+        w.same(net(ones()), plain(ones()))
+    for model in (net, plain):
+        first, second = model(ones()), model(2 * ones())
+        (first * second).sum().backward()
+    same_gradients(w, net, plain)
+    assert all(isinstance(p, DTensor) for p in net.parameters())
+
+
+def test_forward_runs_several_times_before_backward(ranks):
+    ranks(run_forward_twice, size=2)
+
+
+# What is kept after forward and backward.
+
+
+def keep_whole_parameters(w):
+    net = sharded(new_net(), w.mesh(names=("dp",)), reshard_after_forward=False)
+    loss = net(ones()).sum()
+    assert not any(isinstance(p, DTensor) for p in net.parameters())
+    loss.backward()
+    assert all(isinstance(p, DTensor) for p in net.parameters())
+    net.set_reshard_after_forward(True)
+    net(ones())
+    assert all(isinstance(p, DTensor) for p in net.parameters())
+    with pytest.raises(ValueError, match="give True or False"):
+        net.set_reshard_after_forward(2)
+    net.set_reshard_after_backward(False)
+    net(ones()).sum().backward()
+    assert not isinstance(net.norm.weight, DTensor)
+    net.set_reshard_after_backward(True)
+    for block in (*net.blocks, net):
+        block.reshard()
+    assert all(isinstance(p, DTensor) for p in net.parameters())
+
+
+def test_what_is_kept_after_forward_and_backward(ranks):
+    ranks(keep_whole_parameters, size=2)
+
+
+def keep_parts(w):
+    net = sharded(new_net(), w.mesh(names=("dp",)), reshard_after_forward=2)
+    expect_same_training(w, net, w.size, w.rank)
+
+
+def test_parts_of_fewer_ranks_are_kept_between_forward_and_backward(ranks):
+    ranks(keep_parts, size=4)
+
+
+def change_type(w):
+    net = sharded(filled(Net()), w.mesh(names=("dp",)))
+    net.to(torch.float64)
+    assert {p.dtype for p in net.parameters()} == {torch.float64}
+    plain = filled(Net()).double()
+    net(ones()).sum().backward()
+    plain(ones()).sum().backward()
+    same_gradients(w, net, plain)
+
+
+def test_types_may_change_after_sharding(ranks):
+    ranks(change_type, size=2)
+
+
+# What modules and parameters are taken.
+
+
+class Listed(nn.ModuleList):
+    def forward(self, x):
+        for block in self:
+            x = block(x)
+        return x
+
+
+def take_modules(w):
+    mesh = w.mesh(names=("dp",))
+    blocks = fully_shard(filled(Listed([Block(6, 5), Block(6, 5)])).double(), mesh=mesh)
+    assert isinstance(blocks, FSDPModule) and type(blocks[0]) is Block
+    with pytest.raises(AssertionError, match="called on this module before: FSDPListed"):
+        fully_shard(blocks, mesh=mesh)
+    blocks(ones()).sum().backward()
+
+    # Several modules, one group.
+    net, plain = new_net(), new_net()
+    assert fully_shard([net.blocks[0], net.blocks[1]], mesh=mesh) == [net.blocks[0], net.blocks[1]]
+    fully_shard(net, mesh=mesh)
+    comm = CommDebugMode()
+    with comm:
+        net(ones()).sum().backward()
+    assert comm.get_comm_counts()[collectives.all_gather_into_tensor] == 2 + 1
+    plain(ones()).sum().backward()
+    same_gradients(w, net, plain)
+    for model in (net, plain):  # one of them is not used
+        model.zero_grad()
+        for _ in range(2):
+            model.blocks[0](ones()).sum().backward()
+    same_gradients(w, net, plain)
+    assert isinstance(net.blocks[1].up.weight, DTensor)
+
+
+def test_containers_with_forward_and_lists_of_modules(ranks):
+    ranks(take_modules, size=2)
+
+
+def ignore_parameters(w):
+    mesh, net, plain = w.mesh(names=("dp",)), new_net(), new_net()
+    ignored = set(net.blocks[1].parameters())
+    fully_shard(net, mesh=mesh, ignored_params=ignored)
+    assert not any(isinstance(p, DTensor) for p in ignored)
+    assert isinstance(net.norm.weight, DTensor)
+    for model in (net, plain):
+        model(ones()).sum().backward()
+    w.same(net.blocks[1].up.weight.grad, plain.blocks[1].up.weight.grad)
+    w.same(net.norm.weight.grad.full_tensor(), plain.norm.weight.grad)
+
+
+def test_ignored_parameters_stay_plain(ranks):
+    ranks(ignore_parameters, size=2)
+
+
+class Odd(nn.Module):
+    """A parameter without dims, one of integers, one that is not contiguous, one tied to another."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.5, dtype=torch.float64))
+        self.steps = nn.Parameter(torch.arange(6), requires_grad=False)
+        self.slanted = nn.Parameter(torch.linspace(0, 1, 30, dtype=torch.float64).view(5, 6).t())
+        self.first = nn.Linear(6, 6, bias=False).double()
+        self.second = nn.Linear(6, 6).double()
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return (self.second(torch.tanh(self.first(x))) * self.scale + self.steps) @ self.slanted
+
+
+def take_odd_parameters(w):
+    torch.manual_seed(3)
+    plain = Odd()
+    net = Odd()
+    net.load_state_dict(plain.state_dict())
+    fully_shard(net, mesh=w.mesh(names=("dp",)))
+    assert net.second.weight is net.first.weight and net.scale.placements == (Replicate(),)
+    for _ in range(2):
+        for model in (net, plain):
+            model(ones()).square().sum().backward()
+    for name, p in net.named_parameters():
+        if p.requires_grad:
+            w.same(p.grad.full_tensor(), dict(plain.named_parameters())[name].grad)
+        else:
+            assert p.grad is None and p.dtype == torch.int64
+
+
+def test_odd_parameters(ranks):
+    ranks(take_odd_parameters, size=2)
+
+
+def place_shards(w):
+    mesh = w.mesh(names=("dp",))
+
+    def largest(p):
+        return Shard(max(range(p.ndim), key=lambda d: p.shape[d]) - p.ndim)
+
+    net = sharded(new_net(), mesh, shard_placement_fn=largest)
+    assert net.blocks[0].up.weight.placements == (Shard(1),)
+    expect_same_training(w, net, w.size, w.rank)
+    assert all(p.grad.to_local().is_contiguous() and p.to_local().is_contiguous() for p in net.parameters())
+    with pytest.raises(ValueError, match="shard_placement_fn"):
+        fully_shard(nn.Linear(2, 2), mesh=mesh, shard_placement_fn=lambda p: Shard(7))
+
+
+def test_shards_along_other_dims(ranks):
+    ranks(place_shards, size=2)
+
+
+def start_without_memory(w):
+    mesh = w.mesh(names=("dp",))
+    with torch.device("meta"):
+        net = Net().double()
+    sharded(net, mesh)
+    assert all(p.is_meta and isinstance(p, DTensor) for p in net.parameters())
+    net.to_empty(device="cpu")
+    for p, q in zip(net.parameters(), new_net().parameters()):
+        with torch.no_grad():
+            p.copy_(distribute_tensor(q.detach(), mesh, [Shard(0)]))
+    expect_same_training(w, net, w.size, w.rank)
+
+
+def test_parameters_may_be_made_on_the_meta_device(ranks):
+    ranks(start_without_memory, size=2)
+
+
+def start_with_other_values(w):
+    mesh = w.mesh(2, 2, names=("replicate", "shard"))
+    net = new_net()
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(w.rank)
+    sharded(net, mesh)
+    if w.kind != "fake":
+        for p, q in zip(net.parameters(), new_net().parameters()):
+            w.same(p.full_tensor(), q)
+
+
+def test_the_first_rank_says_how_parameters_start(ranks):
+    ranks(start_with_other_values)
+
+
+# Gradients.
+
+
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right, self.idle = (nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x):
+        return {"left": (self.left(x), "text", 3), "right": [self.right(x), None]}
+
+
+def use_some_outputs(w):
+    mesh, net, plain = w.mesh(names=("dp",)), filled(Branches().double()), filled(Branches().double())
+    for part in (net.left, net.right, net.idle, net):
+        fully_shard(part, mesh=mesh)
+    for used in ("left", "right", "left"):
+        for model in (net, plain):
+            outputs = model(ones())
+            assert outputs["left"][1:] == ("text", 3)
+            outputs[used][0].square().sum().backward()
+        same_gradients(w, net, plain)
+
+
+def test_outputs_and_modules_may_be_unused(ranks):
+    ranks(use_some_outputs, size=2)
+
+
+def hook_gradients(w):
+    for make in (lambda net: sharded(net, w.mesh(names=("dp",))), lambda net: replicate(net, mesh=w.mesh(names=("dp",)))):
+        net, plain, seen = make(new_net()), new_net(), []
+        for model in (net, plain):
+            optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+
+            def step(p, optimizers=optimizers, model=model):
+                if model is net:
+                    seen.append(isinstance(p, DTensor) and isinstance(p.grad, DTensor))
+                optimizers[p].step()
+                p.grad = None
+
+            for p in model.parameters():
+                p.register_post_accumulate_grad_hook(step)
+        for number in range(3):
+            for model in (net, plain):
+                model(ones() * (number + 1)).square().mean().backward()
+        assert seen == [True] * 3 * len(list(net.parameters()))
+        for p, q in zip(net.parameters(), plain.parameters()):
+            w.same(p.full_tensor(), q, rtol=1e-9, atol=1e-9)
+
+
+def test_a_hook_after_accumulation_sees_reduced_gradients(ranks):
+    ranks(hook_gradients, size=2)
+
+
+def scale_gradients(w):
+    net, plain = sharded(new_net(), w.mesh(names=("dp",))), new_net()
+    for block in (*net.blocks, net):
+        block.set_reduce_scatter_divide_factor(w.size * 4)
+        block.set_all_reduce_hook(lambda shard: shard.mul_(2))
+    net(ones()).sum().backward()
+    (plain(ones()).sum() / 2).backward()
+    same_gradients(w, net, plain)
+
+
+def test_gradients_are_divided_and_changed_as_asked(ranks):
+    ranks(scale_gradients, size=2)
+
+
+def clip(w):
+    for norm_type in (2, 1, float("inf")):
+        for foreach in (False, True):
+            net, plain = sharded(new_net(), w.mesh(names=("dp",))), new_net()
+            for model in (net, plain):
+                model(ones()).square().sum().backward()
+            norms = [
+                torch.nn.utils.clip_grad_norm_(m.parameters(), 0.1, norm_type=norm_type, foreach=foreach)
+                for m in (net, plain)
+            ]
+            w.same(norms[0].full_tensor(), norms[1])
+            same_gradients(w, net, plain)
+
+
+def test_norms_of_gradients_are_clipped(ranks):
+    ranks(clip, size=2)
+
+
+def scale_losses(w):
+    net, plain = sharded(new_net(), w.mesh(names=("dp",))), new_net()
+    for model in (net, plain):
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            sgd.zero_grad()
+            scaler.scale(model(ones()).square().mean()).backward()
+            scaler.unscale_(sgd)
+            scaler.step(sgd)
+            scaler.update()
+        assert scaler.get_scale() == 16
+    for p, q in zip(net.parameters(), plain.parameters()):
+        w.same(p.full_tensor(), q)
+
+
+@pytest.mark.filterwarnings("ignore:meshtorch")  # the check for infinities has no rule: it runs on whole tensors
+def test_losses_may_be_scaled(ranks):
+    ranks(scale_losses, size=2)
+
+
+def freeze(w):
+    def frozen(net):
+        net.blocks[0].up.weight.requires_grad_(False)
+        net.blocks[1].requires_grad_(False)
+        return net
+
+    net, plain = sharded(frozen(new_net()), w.mesh(names=("dp",))), frozen(new_net())
+    for _ in range(2):
+        for model in (net, plain):
+            model(model(ones())).square().mean().backward()
+    same_gradients(w, net, plain)
+    for model in (net, plain):  # and the other way round
+        model.zero_grad()
+        model.blocks[1].requires_grad_(True)
+        model(ones()).square().mean().backward()
+    same_gradients(w, net, plain)
+
+
+def test_frozen_parameters(ranks):
+    ranks(freeze, size=2)
+
+
+def forget_a_pass(w):
+    net = sharded(new_net(), w.mesh(names=("dp",)))
+    stops = True
+
+    def stop(*_):
+        if stops:
+            raise RuntimeError("stop")
+
+    net.blocks[1].down.register_forward_hook(stop)
+    with pytest.raises(RuntimeError, match="stop"):
+        net(ones())
+    net.reset_iter_state()
+    assert all(isinstance(p, DTensor) for p in net.parameters())
+    stops = False
+    expect_same_training(w, net, w.size, w.rank)
+
+
+def test_a_pass_that_failed_is_forgotten(ranks):
+    ranks(forget_a_pass, size=2)
+
+
+def checkpoint_activations(w):
+    class Checkpointed(Net):
+        def forward(self, x):
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=False)
+            return self.norm(x)
+
+    net, plain = filled(Checkpointed().double()), new_net()
+    sharded(net, w.mesh(names=("dp",)))
+    for _ in range(2):
+        comm = CommDebugMode()
+        with comm:
+            net(ones()).square().sum().backward()
+        assert comm.get_comm_counts()[collectives.all_gather_into_tensor] == 3 + 2
+        plain(ones()).square().sum().backward()
+    same_gradients(w, net, plain)
+
+
+def test_activations_may_be_computed_again(ranks):
+    ranks(checkpoint_activations, size=2)
+
+
+def accumulate_in_micro_batches(w):
+    net, plain = sharded(new_net(), w.mesh(names=("dp",))), new_net()
+    losses = []
+    for number in range(3):  # forward runs ahead of backward by one
+        losses.append(net(ones() * (number + 1)).sum())
+        plain(ones() * (number + 1)).sum().backward()
+        if number > 0:
+            net.set_requires_gradient_sync(False)
+            losses.pop(0).backward()
+    net.set_requires_gradient_sync(True)
+    losses.pop().backward()
+    same_gradients(w, net, plain)
+
+
+def test_micro_batches_overlap(ranks):
+    ranks(accumulate_in_micro_batches, size=2)
+
+
+# Types.
+
+
+class Typed(nn.Module):
+    """Tells in which types it runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.norm = nn.LayerNorm(6)
+        self.seen = []
+
+    def forward(self, x, mask, extra=None):
+        self.seen.append((x.dtype, mask.dtype, None if extra is None else extra.dtype, self.linear.weight.dtype))
+        return self.norm(self.linear(x))
+
+
+def cast_inputs(w):
+    mesh, low, full = w.mesh(names=("dp",)), torch.bfloat16, torch.float32
+    for casts in (True, False):
+        policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=full, output_dtype=full, cast_forward_inputs=casts)
+        net = fully_shard(Typed(), mesh=mesh, mp_policy=policy)
+        x = torch.ones(4, 6, dtype=full if casts else low)
+        y = net(x, torch.ones(4, dtype=torch.int64), extra=x)
+        assert net.seen == [(low, torch.int64, low, low)] and y.dtype == full
+        y.sum().backward()
+        assert {(p.dtype, p.grad.dtype) for p in net.parameters()} == {(full, full)}
+
+
+def test_inputs_are_cast_as_the_policy_says(ranks):
+    ranks(cast_inputs, size=2)
+
+
+def accumulate_in_types(w):
+    mesh = w.mesh(names=("dp",))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    net, low = fully_shard(filled(Block(6, 5)), mesh=mesh, mp_policy=policy), filled(Block(6, 5)).bfloat16()
+    expected = [torch.zeros(p.shape) for p in low.parameters()]
+    for number in range(3):
+        x = torch.full((2, 6), number + 1.0, dtype=torch.bfloat16)
+        net.set_requires_gradient_sync(number == 2)
+        net(x).sum().backward()
+        low.zero_grad()
+        low(x).sum().backward()
+        for sum_, p in zip(expected, low.parameters()):
+            sum_ += p.grad.float()
+    for p, q in zip(net.parameters(), expected):
+        w.same(p.grad.full_tensor(), q, rtol=2e-2, atol=2e-2)
+
+
+def test_gradients_accumulate_under_a_policy(ranks):
+    ranks(accumulate_in_types, size=2)
+
+
+# Others.
+
+
+def keep_states(w):
+    mesh = w.mesh(names=("dp",))
+    net, other = sharded(new_net(), mesh), sharded(Net().double(), mesh)
+    state = net.state_dict()
+    assert all(isinstance(value, DTensor) for value in state.values()) and list(state) == list(new_net().state_dict())
+    other.load_state_dict(state)
+    for p, q in zip(other.parameters(), net.parameters()):
+        w.same(p.full_tensor(), q.full_tensor())
+    expect_same_training(w, other, w.size, w.rank)
+
+
+def test_states_are_saved_and_loaded(ranks):
+    ranks(keep_states, size=2)
+
+
+def one_rank(w):
+    net = sharded(new_net(), w.mesh(names=("dp",)), offload_policy=CPUOffloadPolicy())
+    comm = CommDebugMode()
+    with comm:
+        expect_same_training(w, net, 1, 0)
+    assert comm.get_total_counts() == 0
+
+
+def test_one_rank_needs_nobody(ranks):
+    ranks(one_rank, size=1)
+
+
+def extra_methods(w):
+    net = fully_shard(filled(Block(6, 5)), mesh=w.mesh(names=("dp",)))
+    register_fsdp_forward_method(net, "half")
+    with pytest.raises(ValueError, match="has no method third"):
+        register_fsdp_forward_method(net, "third")
+    register_fsdp_forward_method(nn.Linear(2, 2), "third")  # not ours: nothing happens
+    net.half(torch.ones(2, 6)).sum().backward()
+    assert net.up.weight.grad is not None and net.down.weight.grad is None
+
+
+def test_methods_that_count_as_forward(ranks):
+    ranks(extra_methods, size=2)
+
+
+def estimate(w):
+    mesh = w.mesh(names=("dp",))
+    with torch.device("meta"):
+        whole = Net().double()
+    found = estimate_memory(whole, mesh=mesh, groups=["blocks.*"], optimizer_numbers=1)
+    net = sharded(new_net(), mesh)
+    mine = found[w.rank]
+    assert len(found) == w.size and mine["parameters"] == sum(p.to_local().nbytes for p in net.parameters())
+    assert mine["replicas"] == 2 * sum(p.numel() * 8 for p in net.blocks[0].parameters())
+    assert estimate_memory(net)[w.rank]["replicas"] == mine["replicas"]
+    assert estimate_memory(whole, mesh=mesh, replicate=True)[0]["parameters"] == sum(p.nbytes for p in whole.parameters())
+
+
+def test_memory_is_known_before_anything_is_sharded(ranks):
+    ranks(estimate, size=2)
+
+
+def mix_with_torch(w):
+    if w.kind == "threads":
+        return  # torch's groups are of processes
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard as torch_fully_shard
+
+    theirs, ours = init_device_mesh("cpu", (w.size,)), w.mesh(names=("dp",))
+    with pytest.raises(TypeError, match="use fully_shard of meshtorch.fsdp"):
+        torch_fully_shard(distribute_module(nn.Linear(4, 4), ours), mesh=theirs)
+    with pytest.raises(TypeError, match="that torch.distributed distributes: weight, a DTensor"):
+        fully_shard(torch_fully_shard(nn.Linear(4, 4), mesh=theirs), mesh=ours)
+
+
+def test_sharding_by_torch_and_by_meshtorch_do_not_mix(ranks):
+    ranks(mix_with_torch, size=2)

@@ -1,0 +1,144 @@
+// Collectives in two halves: what is shown lies in segments that all ranks have mapped, who has come how far
+// in the memory of the group's meetings.
+#include "comm/notice_board.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace meshtorch {
+namespace {
+
+constexpr std::size_t kRoomStep = std::size_t{64} << 10;
+
+std::size_t place_of(std::uint64_t number) { return number % kNoticePlaces; }
+
+}  // namespace
+
+NoticeBoard::Posting::Posting(NoticeBoard& board, Lane lane, std::uint64_t number)
+    : board_(board), lane_(lane), number_(number) {}
+
+NoticeBoard::Posting::~Posting() {
+  if (!is_over_) board_.mark_taken(lane_, number_);
+}
+
+void NoticeBoard::Posting::finish() {
+  if (std::exchange(is_over_, true)) return;
+  const auto take = std::exchange(take_, nullptr);
+  const auto words = std::exchange(words_, nullptr);
+  try {
+    board_.agree(lane_, number_, words);
+    std::vector<const char*> shown;
+    for (const auto& room : board_.state(lane_).places[place_of(number_)].rooms)
+      shown.push_back(static_cast<const char*>(room->data()));
+    take(shown);
+  } catch (...) {
+    board_.mark_taken(lane_, number_);
+    throw;
+  }
+  board_.mark_taken(lane_, number_);
+}
+
+Notice& NoticeBoard::notice(int rank, Lane lane, std::uint64_t number) const {
+  return meeting_.memory().slot(rank).notices[static_cast<std::size_t>(lane)][place_of(number)];
+}
+
+template <class Condition>
+void NoticeBoard::wait_for_peers(Lane lane, std::uint64_t number, const char* what, const Condition& is_so) {
+  int late = -1;
+  const auto all_are = [&] {
+    for (int r = 0; r < meeting_.size(); ++r) {
+      if (r == rank_ || is_so(notice(r, lane, number))) continue;
+      late = r;
+      return false;
+    }
+    return true;
+  };
+  meeting_.wait_until(all_are, timeout_,
+                      [&] { return c10::str("rank ", meeting_.world_rank(late), " has not ", what); });
+}
+
+std::shared_ptr<NoticeBoard::Posting> NoticeBoard::post(Lane lane, const GroupCall& call, Part part,
+                                                        std::chrono::milliseconds timeout) {
+  timeout_ = timeout;
+  LaneState& calls = state(lane);
+  const std::uint64_t number = calls.next;
+  Place& place = calls.places[place_of(number)];
+  if (const auto occupant = place.posting.lock()) occupant->finish();
+  if (number > kNoticePlaces) {
+    wait_for_peers(lane, number, "taken what it was shown before",
+                   [&](const Notice& theirs) { return theirs.taken.load() >= number - kNoticePlaces; });
+  }
+  ++calls.next;
+  Notice& mine = notice(rank_, lane, number);
+  const bool is_larger = part.bytes > place.room || place.rooms.empty();
+  if (is_larger) make_room(place, mine, part.bytes);
+  part.fill(static_cast<char*>(place.mine->data()));
+  mine.hash = call.hash();
+  mine.hash.add(number);
+  mine.number.store(number);
+  meeting_.ring_bell();
+  auto posting = std::make_shared<Posting>(*this, lane, number);
+  if (is_larger) open_rooms(lane, number, part.words);
+  posting->take_ = std::move(part.take);
+  posting->words_ = std::move(part.words);
+  place.posting = posting;
+  return posting;
+}
+
+void NoticeBoard::make_room(Place& place, Notice& mine, std::size_t bytes) {
+  place.room = std::max((bytes + kRoomStep - 1) / kRoomStep, std::size_t{1}) * kRoomStep;
+  place.rooms.clear();
+  place.mine = Segment::make(place.room);
+  const std::string address = place.mine->address();
+  TORCH_INTERNAL_ASSERT(address.size() < sizeof(mine.address));
+  mine.address[address.copy(mine.address, address.size())] = '\0';
+}
+
+// Ranks that agree on the call need more room for the same one.
+void NoticeBoard::open_rooms(Lane lane, std::uint64_t number, const std::function<std::string()>& words) {
+  agree(lane, number, words);
+  Place& place = state(lane).places[place_of(number)];
+  std::vector<std::shared_ptr<Segment>> rooms;
+  for (int r = 0; r < meeting_.size(); ++r)
+    rooms.push_back(r == rank_ ? place.mine : Segment::open(notice(r, lane, number).address));
+  notice(rank_, lane, number).opened.store(number);
+  meeting_.ring_bell();
+  wait_for_peers(lane, number, "opened the memory that it is shown",
+                 [&](const Notice& theirs) { return theirs.opened.load() >= number; });
+  place.mine->close_door();
+  place.rooms = std::move(rooms);
+}
+
+void NoticeBoard::agree(Lane lane, std::uint64_t number, const std::function<std::string()>& words) {
+  const auto has_come = [&](const Notice& theirs) { return theirs.number.load() >= number; };
+  wait_for_peers(lane, number, "come to it", has_come);
+  const CallHash& expected = notice(0, lane, number).hash;
+  bool is_equal = true;
+  for (int r = 1; r < meeting_.size(); ++r) is_equal = is_equal && notice(r, lane, number).hash == expected;
+  if (is_equal) return;
+  Notice& mine = notice(rank_, lane, number);
+  const std::string text = words();
+  mine.words[text.copy(mine.words, sizeof(mine.words) - 1)] = '\0';
+  mine.has_words.store(number);
+  meeting_.ring_bell();
+  // A rank that passes over the call says nothing of it.
+  wait_for_peers(lane, number, "told what it called", [&](const Notice& theirs) {
+    return theirs.has_words.load() >= number || theirs.taken.load() >= number;
+  });
+  std::string table;
+  for (int r = 0; r < meeting_.size(); ++r) {
+    const Notice& theirs = notice(r, lane, number);
+    table.append("\n  rank ").append(std::to_string(meeting_.world_rank(r))).append(": ");
+    table.append(theirs.has_words.load() >= number ? theirs.words : "another one, which it gave up");
+  }
+  meeting_.disagreement(table);
+}
+
+void NoticeBoard::mark_taken(Lane lane, std::uint64_t number) {
+  notice(rank_, lane, number).taken.store(number);
+  meeting_.ring_bell();
+}
+
+}  // namespace meshtorch

@@ -1,0 +1,17 @@
+// One reduce-scatter of several tensors, begun while there is something else to do and finished when its
+// results are needed.
+#pragma once
+
+#include <functional>
+
+#include "meshtorch/collectives.h"
+
+namespace meshtorch {
+
+// Starts one collective on tensors of one type. What it returns has to be called once; it gives this rank's
+// chunk of each reduced tensor along dims[i], as torch::chunk cuts. The tensors may be changed or freed as
+// soon as it is started.
+std::function<Tensors()> start_reduce_chunks(const Tensors& terms, ReduceOp op, const Splits& dims,
+                                             const Group& group);
+
+}  // namespace meshtorch

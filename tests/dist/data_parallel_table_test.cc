@@ -1,0 +1,274 @@
+// Twenty steps of training, one table: every kind of data parallelism, alone and with tensor and sequence
+// parallelism, beside one device.
+#include "data_parallel_training.h"
+
+namespace meshtorch::testing {
+namespace {
+
+using mt::ColwiseParallel;
+using mt::Replicate;
+using mt::RowwiseParallel;
+using mt::Shard;
+
+constexpr int kSteps = 20;
+constexpr int64_t kWords = 11;
+
+struct GptImpl : torch::nn::Module {
+  GptImpl(int64_t width, int64_t hidden, int64_t depth)
+      : words(torch::nn::EmbeddingOptions(kWords, width)),
+        norm(torch::nn::LayerNormOptions({width})),
+        head(width, kWords) {
+    register_module("words", words);
+    for (int64_t i = 0; i < depth; ++i) {
+      layers.push_back(Block(width, 2, hidden));
+      register_module("layer" + std::to_string(i), layers.back());
+    }
+    register_module("norm", norm);
+    register_module("head", head);
+  }
+  torch::Tensor forward(torch::Tensor ids_BS) {
+    torch::Tensor x_BSD = words(ids_BS);
+    for (Block& layer : layers) x_BSD = layer(x_BSD);
+    return head(norm(x_BSD));
+  }
+  mt::nn::Embedding words;
+  std::vector<Block> layers;
+  mt::nn::LayerNorm norm;
+  mt::nn::Linear head;
+};
+MESHTORCH_MODULE(Gpt);
+
+enum class Kind : std::uint8_t { replicate, shard, hybrid };
+
+struct TableCase {
+  std::string name;
+  Kind kind;
+  int data;
+  int tensor = 1;
+  bool splits_sequence = false;
+  torch::ScalarType type = torch::kDouble;
+  int64_t hidden = 12;
+  int micro_batches = 1;
+  double longest_gradient = 0;  // clipped if longer
+  bool computes_in_bfloat16 = false;
+
+  int ranks() const { return data * tensor; }
+  double tolerance() const { return type == torch::kDouble ? 1e-9 : 1e-5; }
+};
+
+mt::DeviceMesh mesh_of(const TableCase& c) {
+  if (c.kind == Kind::hybrid)
+    return mt::init_device_mesh(torch::kCPU, {2, c.data / 2, c.tensor}, {"replicate", "shard", "tp"});
+  return mt::init_device_mesh(torch::kCPU, {c.data, c.tensor}, {"dp", "tp"});
+}
+
+mt::DeviceMesh data_axes(const TableCase& c, const mt::DeviceMesh& mesh) {
+  return c.kind == Kind::hybrid ? mesh[{"replicate", "shard"}] : mesh["dp"];
+}
+
+template <class Holder>
+void make_parallel(Holder& model, const TableCase& c, const mt::DeviceMesh& data) {
+  mt::MixedPrecisionPolicy policy;
+  if (c.computes_in_bfloat16)
+    policy = {.param_dtype = torch::kBFloat16, .reduce_dtype = torch::kFloat, .output_dtype = torch::kFloat};
+  if (c.kind == Kind::replicate) {
+    mt::replicate(*model, data, {.bucket_bytes = 900, .first_bucket_bytes = 200, .mp_policy = policy});
+    return;
+  }
+  mt::MixedPrecisionPolicy inside = policy;
+  inside.output_dtype = std::nullopt;
+  for (auto& layer : model->layers) mt::fully_shard(*layer, data, {.mp_policy = inside});
+  mt::fully_shard(*model, data, {.mp_policy = policy});
+}
+
+// Models of the table: how they are made, split over tp, fed, and judged.
+struct TowerModel {
+  using Holder = Tower;
+  static Holder make(const TableCase& c) { return filled(Tower(8, c.hidden, 2)); }
+  static mt::ParallelizePlan plan(const TableCase&) {
+    return {{"layer*.up", ColwiseParallel()}, {"layer*.down", RowwiseParallel()}, {"norm", mt::NoParallel()}};
+  }
+  static torch::Tensor batch(int64_t rows, int64_t step) {
+    return numbers({rows, 8}, torch::kDouble, step) / 4;
+  }
+  static torch::Tensor loss(const torch::Tensor& output, const torch::Tensor&) {
+    return output.square().mean() + output.mean();
+  }
+};
+
+struct GptModel {
+  using Holder = Gpt;
+  static Holder make(const TableCase& c) { return filled(Gpt(8, c.hidden, 2)); }
+  static mt::ParallelizePlan plan(const TableCase& c) {
+    if (!c.splits_sequence) {
+      return {{"layer*.norm[12]", mt::NoParallel()},
+              {"layer*.attention.[qkv]", ColwiseParallel()},
+              {"layer*.attention.out", RowwiseParallel()},
+              {"layer*.mlp.up", ColwiseParallel()},
+              {"layer*.mlp.down", RowwiseParallel()},
+              {"norm", mt::NoParallel()},
+              {"words", mt::NoParallel()},
+              {"head", mt::NoParallel()}};
+    }
+    const mt::PrepareModuleInput split({.input_layouts = Replicate(), .desired_input_layouts = Shard(1)});
+    const mt::PrepareModuleInput gather({.input_layouts = Shard(1), .desired_input_layouts = Replicate()});
+    const RowwiseParallel back({.output_layouts = Shard(1), .use_local_output = false});
+    const mt::PrepareModuleOutput whole({.output_layouts = Shard(1), .desired_output_layouts = Replicate()});
+    return {{"layer*", split},
+            {"layer*", whole},
+            {"layer*.norm[12]", mt::SequenceParallel()},
+            {"layer*.attention", gather},
+            {"layer*.attention.[qkv]", ColwiseParallel()},
+            {"layer*.attention.out", back},
+            {"layer*.mlp", gather},
+            {"layer*.mlp.up", ColwiseParallel()},
+            {"layer*.mlp.down", back},
+            {"norm", mt::NoParallel()},
+            {"words", mt::NoParallel()},
+            {"head", mt::NoParallel()}};
+  }
+  static torch::Tensor batch(int64_t rows, int64_t step) {
+    return (numbers({rows, 4}, torch::kDouble, step) * 4 + 8).to(torch::kLong).remainder(kWords);
+  }
+  static torch::Tensor loss(const torch::Tensor& logits, const torch::Tensor& ids_BS) {
+    return torch::cross_entropy_loss(logits.flatten(0, 1), ids_BS.roll(-1, 1).flatten());
+  }
+};
+
+// The gradients of one batch on one device: the mean over the rows of each rank, under the policy of the
+// case.
+template <class Model>
+double train_alone(typename Model::Holder& model, const TableCase& c, const torch::Tensor& batch) {
+  double mean = 0;
+  for (int r = 0; r < c.data; ++r) {
+    const torch::Tensor rows = rows_of(batch, c.data, r);
+    typename Model::Holder low = Model::make(c);
+    typename Model::Holder& used = c.computes_in_bfloat16 ? low : model;
+    if (c.computes_in_bfloat16) {
+      const torch::NoGradGuard no_grad;
+      low->to(torch::kBFloat16);
+      for (const auto& p : low->named_parameters()) p.value().copy_(model->named_parameters()[p.key()]);
+    }
+    const torch::Tensor input =
+        rows.is_floating_point() ? rows.to(used->parameters()[0].scalar_type()) : rows;
+    const torch::Tensor loss = Model::loss(used(input).to(c.type), rows) / c.data;
+    mean += loss.template item<double>();
+    if (!c.computes_in_bfloat16) {
+      loss.backward();
+      continue;
+    }
+    (loss * c.data).backward();
+    for (const auto& p : low->named_parameters()) {
+      torch::Tensor& sum = model->named_parameters()[p.key()].mutable_grad();
+      const torch::Tensor part = p.value().grad().to(c.type) / c.data;
+      sum = sum.defined() ? sum + part : part;
+    }
+  }
+  return mean;
+}
+
+template <class Model>
+void expect_case_trains_alike(const TableCase& c) {
+  const mt::DeviceMesh mesh = mesh_of(c);
+  const mt::DeviceMesh data = data_axes(c, mesh);
+  const mt::DeviceMesh flat = data.ndim() == 1 ? data : data.flatten();
+  auto expected = Model::make(c);
+  auto actual = Model::make(c);
+  expected->to(c.type);
+  actual->to(c.type);
+  if (c.tensor > 1) mt::parallelize_module(*actual, mesh["tp"], Model::plan(c));
+  make_parallel(actual, c, data);
+  const auto options = torch::optim::SGDOptions(0.05).momentum(0.9);
+  torch::optim::SGD expected_sgd(expected->parameters(), options);
+  torch::optim::SGD actual_sgd(actual->parameters(), options);
+  for (int step = 0; step < kSteps; ++step) {
+    SCOPED_TRACE("step " + std::to_string(step));
+    expected_sgd.zero_grad();
+    actual_sgd.zero_grad();
+    for (int micro = 0; micro < c.micro_batches; ++micro) {
+      const torch::Tensor batch = Model::batch(2 * c.data, step * c.micro_batches + micro);
+      const torch::Tensor rows = rows_of(batch, c.data, flat.get_local_rank());
+      std::optional<mt::NoSync> no_sync;
+      if (micro + 1 < c.micro_batches && step % 2 == 0) no_sync.emplace(*actual);
+      const torch::Tensor input = rows.is_floating_point() ? rows.to(c.type) : rows;
+      const torch::Tensor loss = Model::loss(actual(input), rows);
+      loss.backward();
+      const double mean = train_alone<Model>(expected, c, batch);
+      ASSERT_NEAR(mt::all_reduce(whole_of(loss), "avg", flat).template item<double>(), mean, c.tolerance());
+    }
+    if (c.longest_gradient > 0) {
+      const double norm = torch::nn::utils::clip_grad_norm_(expected->parameters(), c.longest_gradient);
+      ASSERT_NEAR(torch::nn::utils::clip_grad_norm_(actual->parameters(), c.longest_gradient), norm,
+                  c.tolerance() * std::max(1.0, norm));
+    }
+    expect_same_parameters(expected, actual, /*gradients=*/true, c.tolerance());
+    expected_sgd.step();
+    actual_sgd.step();
+  }
+  expect_same_parameters(expected, actual, /*gradients=*/false, c.tolerance());
+}
+
+class DataParallelTable : public ::testing::TestWithParam<TableCase> {
+ protected:
+  template <class Model>
+  void run() {
+    const TableCase c = GetParam();
+    if (ranks_are_processes() && c.ranks() > 4) GTEST_SKIP() << "needs " << c.ranks() << " ranks";
+    on_ranks(c.ranks(), [&](int) { expect_case_trains_alike<Model>(c); });
+  }
+};
+
+TEST_P(DataParallelTable, MlpTrainsAsOneDevice) {
+  if (GetParam().splits_sequence) GTEST_SKIP() << "it has no sequence";
+  run<TowerModel>();
+}
+
+TEST_P(DataParallelTable, GptTrainsAsOneDevice) {
+  if (GetParam().computes_in_bfloat16) GTEST_SKIP() << "one device adds up in another order";
+  run<GptModel>();
+}
+
+const std::vector<TableCase> kTable{
+    {.name = "Replicate2", .kind = Kind::replicate, .data = 2, .micro_batches = 2, .longest_gradient = 0.3},
+    {.name = "Replicate3Float", .kind = Kind::replicate, .data = 3, .type = torch::kFloat},
+    {.name = "Replicate2Tp2", .kind = Kind::replicate, .data = 2, .tensor = 2, .longest_gradient = 0.3},
+    {.name = "Replicate2Tp2Sequence",
+     .kind = Kind::replicate,
+     .data = 2,
+     .tensor = 2,
+     .splits_sequence = true},
+    {.name = "Replicate2BFloat16",
+     .kind = Kind::replicate,
+     .data = 2,
+     .type = torch::kFloat,
+     .computes_in_bfloat16 = true},
+    {.name = "Shard2Float", .kind = Kind::shard, .data = 2, .type = torch::kFloat, .longest_gradient = 0.3},
+    {.name = "Shard4Uneven",
+     .kind = Kind::shard,
+     .data = 4,
+     .hidden = 5,
+     .micro_batches = 2,
+     .longest_gradient = 0.3},
+    {.name = "Shard8Uneven", .kind = Kind::shard, .data = 8, .hidden = 5},
+    {.name = "Shard2Tp2", .kind = Kind::shard, .data = 2, .tensor = 2, .longest_gradient = 0.3},
+    {.name = "Shard2Tp2Sequence", .kind = Kind::shard, .data = 2, .tensor = 2, .splits_sequence = true},
+    {.name = "Shard4Tp2", .kind = Kind::shard, .data = 4, .tensor = 2, .micro_batches = 2},
+    {.name = "Shard2BFloat16",
+     .kind = Kind::shard,
+     .data = 2,
+     .type = torch::kFloat,
+     .computes_in_bfloat16 = true},
+    {.name = "Hybrid4", .kind = Kind::hybrid, .data = 4, .hidden = 5, .micro_batches = 2},
+    {.name = "Hybrid4Float", .kind = Kind::hybrid, .data = 4, .type = torch::kFloat, .longest_gradient = 0.3},
+    {.name = "Hybrid4Tp2Sequence", .kind = Kind::hybrid, .data = 4, .tensor = 2, .splits_sequence = true},
+    {.name = "Hybrid4BFloat16",
+     .kind = Kind::hybrid,
+     .data = 4,
+     .type = torch::kFloat,
+     .computes_in_bfloat16 = true}};
+
+INSTANTIATE_TEST_SUITE_P(, DataParallelTable, ::testing::ValuesIn(kTable),
+                         [](const auto& each) { return each.param.name; });
+
+}  // namespace
+}  // namespace meshtorch::testing
