@@ -131,7 +131,7 @@ int main(int argc, char** argv) {
     limit_data(limit);
     return train_whole();
   }
-  mt::run(1, [&](int rank) {
+  mt::run(0, [&](int rank) {
     if (limit > 0) limit_data(limit);
     train_sharded(rank);
   });

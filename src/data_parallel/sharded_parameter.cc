@@ -74,6 +74,17 @@ bool cuts_every_part(std::int64_t size, std::int64_t dim, std::size_t axis, cons
   }
 }
 
+// A loss that was multiplied by a replicated number gives gradients that are distributed, of which each rank
+// holds its own.
+at::Tensor plain_part(const at::Tensor& gradient) {
+  const DTensorMeta* meta = meta_of(gradient);
+  if (meta == nullptr) return gradient;
+  const Layout* whole = meta->mesh->layout(Placements(meta->mesh->shape().size()));
+  const at::Tensor local = distributed(redistribute_tensor(gradient, whole, {}), "the gradient").local;
+  wait_pending(local);
+  return local;
+}
+
 // This rank's shard of what `source` has.
 at::Tensor first_shard(at::Tensor whole, const DataMesh& data, const std::optional<std::int64_t>& dim,
                        const Range& mine, const std::optional<int>& source) {
@@ -180,7 +191,7 @@ ShardedParameter::Term ShardedParameter::term_of(const at::Tensor& gradient, For
                               "meshtorch: a sparse gradient cannot be reduced over ranks\n  parameter: ",
                               name_, "\n  do: make it dense, such as by sparse(false) of an embedding");
   const Layout* wanted = layout_of(form);
-  if (wanted == nullptr) return {gradient, sharded_layout_};
+  if (wanted == nullptr) return {plain_part(gradient), sharded_layout_};
   const DTensorMeta& meta = distributed(gradient, "the gradient of a data-parallel parameter");
   compare_assumed(meta.assumed);
   // Sums that pend on the other axes may wait until less is left to add up.

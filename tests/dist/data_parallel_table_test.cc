@@ -135,31 +135,52 @@ struct GptModel {
   }
 };
 
-// The gradients of one batch on one device: the mean over the rows of each rank, under the policy of the
-// case.
+using Named = std::map<std::string, torch::Tensor>;
+
+// Training on one device, done once for all ranks.
+struct Alone {
+  std::vector<double> losses;  // of each batch
+  std::vector<double> norms;   // of the gradients of each step, if they are clipped
+  std::map<int, Named> gradients;
+  Named weights;
+};
+
+// Losses are compared in every step, gradients in these.
+bool is_compared(int step) { return step % 6 == 1; }
+
+template <class Holder>
+Named copies(Holder& model, bool gradients) {
+  Named all;
+  for (const auto& p : model->named_parameters())
+    all[p.key()] = (gradients ? p.value().grad() : p.value()).detach().clone();
+  return all;
+}
+
+// Adds the gradients of one batch, the mean over the rows of each rank, under the policy of the case.
 template <class Model>
-double train_alone(typename Model::Holder& model, const TableCase& c, const torch::Tensor& batch) {
+double add_gradients(typename Model::Holder& model, const TableCase& c, const torch::Tensor& batch) {
   double mean = 0;
   for (int r = 0; r < c.data; ++r) {
     const torch::Tensor rows = rows_of(batch, c.data, r);
-    typename Model::Holder low = Model::make(c);
-    typename Model::Holder& used = c.computes_in_bfloat16 ? low : model;
-    if (c.computes_in_bfloat16) {
-      const torch::NoGradGuard no_grad;
-      low->to(torch::kBFloat16);
-      for (const auto& p : low->named_parameters()) p.value().copy_(model->named_parameters()[p.key()]);
-    }
-    const torch::Tensor input =
-        rows.is_floating_point() ? rows.to(used->parameters()[0].scalar_type()) : rows;
-    const torch::Tensor loss = Model::loss(used(input).to(c.type), rows) / c.data;
-    mean += loss.template item<double>();
     if (!c.computes_in_bfloat16) {
+      const torch::Tensor input = rows.is_floating_point() ? rows.to(c.type) : rows;
+      const torch::Tensor loss = Model::loss(model(input), rows) / c.data;
+      mean += loss.template item<double>();
       loss.backward();
       continue;
     }
-    (loss * c.data).backward();
+    typename Model::Holder low = Model::make(c);
+    low->to(torch::kBFloat16);
+    const auto weights = model->named_parameters();
+    {
+      const torch::NoGradGuard no_grad;
+      for (const auto& p : low->named_parameters()) p.value().copy_(weights[p.key()]);
+    }
+    const torch::Tensor loss = Model::loss(low(rows.to(torch::kBFloat16)).to(c.type), rows);
+    mean += loss.template item<double>() / c.data;
+    loss.backward();
     for (const auto& p : low->named_parameters()) {
-      torch::Tensor& sum = model->named_parameters()[p.key()].mutable_grad();
+      torch::Tensor& sum = weights[p.key()].mutable_grad();
       const torch::Tensor part = p.value().grad().to(c.type) / c.data;
       sum = sum.defined() ? sum + part : part;
     }
@@ -167,45 +188,70 @@ double train_alone(typename Model::Holder& model, const TableCase& c, const torc
   return mean;
 }
 
+torch::optim::SGDOptions sgd_options() { return torch::optim::SGDOptions(0.05).momentum(0.9); }
+
 template <class Model>
-void expect_case_trains_alike(const TableCase& c) {
+Alone train_alone(const TableCase& c) {
+  auto model = Model::make(c);
+  model->to(c.type);
+  torch::optim::SGD sgd(model->parameters(), sgd_options());
+  Alone alone;
+  for (int step = 0; step < kSteps; ++step) {
+    sgd.zero_grad();
+    for (int micro = 0; micro < c.micro_batches; ++micro)
+      alone.losses.push_back(
+          add_gradients<Model>(model, c, Model::batch(2 * c.data, step * c.micro_batches + micro)));
+    if (c.longest_gradient > 0)
+      alone.norms.push_back(torch::nn::utils::clip_grad_norm_(model->parameters(), c.longest_gradient));
+    if (is_compared(step)) alone.gradients[step] = copies(model, /*gradients=*/true);
+    sgd.step();
+  }
+  alone.weights = copies(model, /*gradients=*/false);
+  return alone;
+}
+
+template <class Holder>
+void expect_named(Holder& model, const Named& expected, bool gradients, double tolerance) {
+  for (const auto& p : model->named_parameters()) {
+    const torch::Tensor mine = gradients ? p.value().grad() : p.value();
+    ASSERT_TRUE(is_close(whole_of(mine), expected.at(p.key()), tolerance))
+        << (gradients ? "gradient of " : "") << p.key();
+  }
+}
+
+template <class Model>
+void expect_trains_as(const Alone& alone, const TableCase& c) {
   const mt::DeviceMesh mesh = mesh_of(c);
   const mt::DeviceMesh data = data_axes(c, mesh);
   const mt::DeviceMesh flat = data.ndim() == 1 ? data : data.flatten();
-  auto expected = Model::make(c);
-  auto actual = Model::make(c);
-  expected->to(c.type);
-  actual->to(c.type);
-  if (c.tensor > 1) mt::parallelize_module(*actual, mesh["tp"], Model::plan(c));
-  make_parallel(actual, c, data);
-  const auto options = torch::optim::SGDOptions(0.05).momentum(0.9);
-  torch::optim::SGD expected_sgd(expected->parameters(), options);
-  torch::optim::SGD actual_sgd(actual->parameters(), options);
+  auto model = Model::make(c);
+  model->to(c.type);
+  if (c.tensor > 1) mt::parallelize_module(*model, mesh["tp"], Model::plan(c));
+  make_parallel(model, c, data);
+  torch::optim::SGD sgd(model->parameters(), sgd_options());
   for (int step = 0; step < kSteps; ++step) {
     SCOPED_TRACE("step " + std::to_string(step));
-    expected_sgd.zero_grad();
-    actual_sgd.zero_grad();
+    sgd.zero_grad();
     for (int micro = 0; micro < c.micro_batches; ++micro) {
-      const torch::Tensor batch = Model::batch(2 * c.data, step * c.micro_batches + micro);
-      const torch::Tensor rows = rows_of(batch, c.data, flat.get_local_rank());
+      const int number = step * c.micro_batches + micro;
+      const torch::Tensor rows = rows_of(Model::batch(2 * c.data, number), c.data, flat.get_local_rank());
       std::optional<mt::NoSync> no_sync;
-      if (micro + 1 < c.micro_batches && step % 2 == 0) no_sync.emplace(*actual);
+      if (micro + 1 < c.micro_batches && step % 2 == 0) no_sync.emplace(*model);
       const torch::Tensor input = rows.is_floating_point() ? rows.to(c.type) : rows;
-      const torch::Tensor loss = Model::loss(actual(input), rows);
+      const torch::Tensor loss = Model::loss(model(input), rows);
       loss.backward();
-      const double mean = train_alone<Model>(expected, c, batch);
-      ASSERT_NEAR(mt::all_reduce(whole_of(loss), "avg", flat).template item<double>(), mean, c.tolerance());
+      ASSERT_NEAR(mt::all_reduce(whole_of(loss), "avg", flat).template item<double>(),
+                  alone.losses[static_cast<std::size_t>(number)], c.tolerance());
     }
     if (c.longest_gradient > 0) {
-      const double norm = torch::nn::utils::clip_grad_norm_(expected->parameters(), c.longest_gradient);
-      ASSERT_NEAR(torch::nn::utils::clip_grad_norm_(actual->parameters(), c.longest_gradient), norm,
+      const double norm = alone.norms[static_cast<std::size_t>(step)];
+      ASSERT_NEAR(torch::nn::utils::clip_grad_norm_(model->parameters(), c.longest_gradient), norm,
                   c.tolerance() * std::max(1.0, norm));
     }
-    expect_same_parameters(expected, actual, /*gradients=*/true, c.tolerance());
-    expected_sgd.step();
-    actual_sgd.step();
+    if (is_compared(step)) expect_named(model, alone.gradients.at(step), /*gradients=*/true, c.tolerance());
+    sgd.step();
   }
-  expect_same_parameters(expected, actual, /*gradients=*/false, c.tolerance());
+  expect_named(model, alone.weights, /*gradients=*/false, c.tolerance());
 }
 
 class DataParallelTable : public ::testing::TestWithParam<TableCase> {
@@ -214,7 +260,8 @@ class DataParallelTable : public ::testing::TestWithParam<TableCase> {
   void run() {
     const TableCase c = GetParam();
     if (ranks_are_processes() && c.ranks() > 4) GTEST_SKIP() << "needs " << c.ranks() << " ranks";
-    on_ranks(c.ranks(), [&](int) { expect_case_trains_alike<Model>(c); });
+    const Alone alone = train_alone<Model>(c);
+    on_ranks(c.ranks(), [&](int) { expect_trains_as<Model>(alone, c); });
   }
 };
 

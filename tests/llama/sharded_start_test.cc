@@ -1,7 +1,6 @@
 // A fully sharded Llama starts from random numbers and from Hugging Face checkpoints as any other: shard by
 // shard, whatever the mesh.
 #include "checkpoint_files.h"
-#include "loading.h"
 #include "tiny_model.h"
 
 namespace meshtorch::testing {
@@ -13,11 +12,7 @@ const std::vector<Sharding> kShardings{{1, 2, 1}, {1, 4, 1}, {2, 2, 1}, {1, 2, 2
 
 void on_sharding(const Sharding& sharding, const std::function<void(const mt::DeviceMesh&)>& body) {
   const auto [replicas, shards, tp] = sharding;
-  on_ranks(replicas * shards * tp, [&, r = replicas, s = shards, t = tp](int) {
-    const mt::implicit_replication plain_is_replicated;
-    body(llama::make_sharding_mesh(r, s, t));
-    mt::barrier();
-  });
+  on_mesh({.tp = tp, .dp_shard = shards, .dp_replicate = replicas}, body);
 }
 
 // The largest share of the elements that this rank holds of a parameter of dim 2.
