@@ -11,5 +11,5 @@ string(REPLACE "{{script}}" "${script}" page "${page}")
 file(WRITE ${output} "// The report page, made from the files of src/debug/report/page.
 #include \"debug/report/page.h\"
 
-const char* const meshtorch::report::kPage = R\"__page__(${page})__page__\";
+const char* const meshtorch::report::internal::kPage = R\"__page__(${page})__page__\";
 ")

@@ -5,7 +5,7 @@ set -euo pipefail
 include=$1
 shift
 export include
-compile() { echo "#include \"meshtorch/$(basename "$1")\"" | "${@:2}" -x c++ -fsyntax-only -Wall -Wextra -Werror -I "$include" - || { echo "$1 does not compile alone" >&2; return 1; }; }
+compile() { echo "#include \"${1#"$include/"}\"" | "${@:2}" -x c++ -fsyntax-only -Wall -Wextra -Werror -I "$include" - || { echo "$1 does not compile alone" >&2; return 1; }; }
 export -f compile
 find "$include/meshtorch" -name '*.h' ! -name meshtorch.h ! -name nn.h ! -name hooked.h -print0 |
   xargs -0 -P 2 -I{} bash -c 'compile "$@"' _ {} "$@"

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "meshtorch/api.h"
 #include "meshtorch/device_mesh.h"
 #include "meshtorch/dtensor.h"
 
@@ -17,7 +18,8 @@ namespace meshtorch {
 // The steps, bytes and peak memory of a redistribution to another mesh, without running it. Every rank of
 // either mesh takes part in one; a rank in neither gets a stand-in and communicates nothing. Each element is
 // sent once to each rank that lacks it.
-std::string explain_redistribute(const DTensor& tensor, const DeviceMesh& mesh, const Placements& placements);
+MESHTORCH_API std::string explain_redistribute(const DTensor& tensor, const DeviceMesh& mesh,
+                                               const Placements& placements);
 
 // How a parameter or buffer of this name is to lie on the new mesh.
 using PlacementsFn = std::function<Placements(const std::string& name, const DTensor& tensor)>;
@@ -26,6 +28,7 @@ using PlacementsFn = std::function<Placements(const std::string& name, const DTe
 // they stay the same objects. Without `placements` they keep theirs, which needs a mesh of as many axes.
 // Every rank of the meshes must call it. The state of an optimizer stays where it is: make the optimizer
 // afterwards, or load its state from a checkpoint.
-void move_module(torch::nn::Module& module, const DeviceMesh& mesh, const PlacementsFn& placements = {});
+MESHTORCH_API void move_module(torch::nn::Module& module, const DeviceMesh& mesh,
+                               const PlacementsFn& placements = {});
 
 }  // namespace meshtorch

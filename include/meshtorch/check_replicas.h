@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "meshtorch/api.h"
+
 namespace at {
 class Tensor;
 }
@@ -15,14 +17,14 @@ namespace meshtorch {
 // Compares the local tensors of the ranks along each axis on which the tensor is replicated, bit by bit, by
 // their hashes: 8 bytes a rank are sent. Throws the same error on all ranks of such an axis if they differ;
 // it names `what` and the ranks. All ranks of the mesh call it. Plain tensors are not looked at.
-void check_replicas(const at::Tensor& tensor, const std::string& what = "the tensor");
+MESHTORCH_API void check_replicas(const at::Tensor& tensor, const std::string& what = "the tensor");
 
 // The same for the parameters and buffers of a module, by their names.
-void check_replicas(const torch::nn::Module& module);
+MESHTORCH_API void check_replicas(const torch::nn::Module& module);
 
 // While it lives, every redistribution on this rank first checks its tensor: for finding where ranks came
 // apart. All ranks of a program need one at the same time.
-class CheckReplicas {
+class MESHTORCH_API CheckReplicas {
  public:
   CheckReplicas();
   ~CheckReplicas();

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "meshtorch/api.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -22,11 +24,14 @@ class Optimizer;
 
 namespace meshtorch::checkpoint {
 
+namespace internal {
 class Section;
+struct StateAccess;
+}  // namespace internal
 
 // What is saved and loaded, by name. It refers to the objects, which must outlive it: save() reads them,
 // load() changes them in place. Every rank adds the same.
-class State {
+class MESHTORCH_API State {
  public:
   // Parameters and buffers, distributed or plain. A tensor that has several names is stored once.
   State& add(const std::string& name, torch::nn::Module& module);
@@ -42,21 +47,20 @@ class State {
   // Where the random numbers of distributed tensors stand (RngState).
   State& add_random();
 
-  const std::vector<std::shared_ptr<Section>>& sections() const { return sections_; }
-
  private:
-  State& add(std::shared_ptr<Section> section);
-  std::vector<std::shared_ptr<Section>> sections_;
+  friend struct internal::StateAccess;
+  State& add(std::shared_ptr<internal::Section> section);
+  std::vector<std::shared_ptr<internal::Section>> sections_;
 };
 
 // Writes a checkpoint; to be called by all ranks. Each rank writes what it holds, and what several hold one
 // of them does. Until all of it is on the disk the directory keeps the checkpoint that it had, and a kill at
 // any moment leaves the old one or the new one. If one rank fails, all throw. A pending reduction is saved
 // reduced.
-void save(const std::string& directory, const State& state);
+MESHTORCH_API void save(const std::string& directory, const State& state);
 
 // A save that goes on in the background.
-class AsyncSave {
+class MESHTORCH_API AsyncSave {
  public:
   explicit AsyncSave(std::shared_future<void> done, std::shared_ptr<std::atomic<bool>> is_reported)
       : done_(std::move(done)), is_reported_(std::move(is_reported)) {}
@@ -73,16 +77,16 @@ class AsyncSave {
 // As save(), but returns when this rank's part is copied: the state may change at once. An error that nobody
 // waited for is thrown by the next save. The end of the thread that called it, and so of the process, waits
 // for it.
-AsyncSave save_async(const std::string& directory, const State& state);
+MESHTORCH_API AsyncSave save_async(const std::string& directory, const State& state);
 
 // Loads a checkpoint that any number of ranks wrote, on any mesh; to be called by all ranks. Each rank reads
 // what it holds, and checks what it reads. Of what the checkpoint has, only what `state` names is loaded, and
 // all that `state` names must be there. Nothing is changed unless everything fits; if one rank fails, all
 // throw. A tensor on the meta device is given memory first.
-void load(const std::string& directory, const State& state);
+MESHTORCH_API void load(const std::string& directory, const State& state);
 
 // Whether the directory has a complete checkpoint.
-bool exists(const std::string& directory);
+MESHTORCH_API bool exists(const std::string& directory);
 
 struct ExportOptions {
   // The tensors go to several files, with an index, if one would be larger.
@@ -94,9 +98,10 @@ struct ExportOptions {
 // Writes a plain Hugging Face checkpoint: model.safetensors, or several files and
 // model.safetensors.index.json, and config.json with the given text. To be called by all ranks: each writes
 // what it holds, and none needs more memory than that.
-void export_hf(const std::string& directory, torch::nn::Module& module, const std::string& config_json,
-               const ExportOptions& options = {});
-void export_hf(const std::string& directory, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
-               const std::string& config_json, const ExportOptions& options = {});
+MESHTORCH_API void export_hf(const std::string& directory, torch::nn::Module& module,
+                             const std::string& config_json, const ExportOptions& options = {});
+MESHTORCH_API void export_hf(const std::string& directory,
+                             const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                             const std::string& config_json, const ExportOptions& options = {});
 
 }  // namespace meshtorch::checkpoint

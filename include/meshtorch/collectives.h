@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "meshtorch/api.h"
 #include "meshtorch/group.h"
 #include "meshtorch/placement.h"
 
@@ -34,53 +35,55 @@ using Tensors = std::vector<at::Tensor>;
 using RankPairs = std::vector<std::pair<int, int>>;
 
 // Blocks until the data of `tensor` is there, and gives the same tensor.
-at::Tensor wait_tensor(const at::Tensor& tensor);
-bool is_pending(const at::Tensor& tensor);
+MESHTORCH_API at::Tensor wait_tensor(const at::Tensor& tensor);
+MESHTORCH_API bool is_pending(const at::Tensor& tensor);
 
 // The reduction of all ranks' tensors, which have one shape.
-at::Tensor all_reduce(const at::Tensor& self, Reduction op, const Group& group);
-Tensors all_reduce_coalesced(const Tensors& self, Reduction op, const Group& group);
+MESHTORCH_API at::Tensor all_reduce(const at::Tensor& self, Reduction op, const Group& group);
+MESHTORCH_API Tensors all_reduce_coalesced(const Tensors& self, Reduction op, const Group& group);
 
 // All ranks' tensors put together along `dim`. They have one shape, or differ in `dim` as `sizes`, one for
 // each rank, says.
-at::Tensor all_gather_tensor(const at::Tensor& self, std::int64_t dim, const Group& group,
-                             const Splits& sizes = {});
+MESHTORCH_API at::Tensor all_gather_tensor(const at::Tensor& self, std::int64_t dim, const Group& group,
+                                           const Splits& sizes = {});
 // Several at once, along dim 0.
-Tensors all_gather_into_tensor_coalesced(const Tensors& self, const Group& group);
+MESHTORCH_API Tensors all_gather_into_tensor_coalesced(const Tensors& self, const Group& group);
 
 // This rank's part of the reduction, split along `dim` as torch::chunk splits: if the size does not divide,
 // the last parts are short or empty.
-at::Tensor reduce_scatter_tensor(const at::Tensor& self, Reduction op, std::int64_t dim, const Group& group);
-Tensors reduce_scatter_tensor_coalesced(const Tensors& self, Reduction op, const Splits& dims,
-                                        const Group& group);
+MESHTORCH_API at::Tensor reduce_scatter_tensor(const at::Tensor& self, Reduction op, std::int64_t dim,
+                                               const Group& group);
+MESHTORCH_API Tensors reduce_scatter_tensor_coalesced(const Tensors& self, Reduction op, const Splits& dims,
+                                                      const Group& group);
 
 // Sends input_splits[r] rows of dim 0 to rank r, and puts what comes from each rank, output_splits[r] rows,
 // together. Empty splits: equal ones.
-at::Tensor all_to_all_single(const at::Tensor& self, const Splits& output_splits, const Splits& input_splits,
-                             const Group& group);
+MESHTORCH_API at::Tensor all_to_all_single(const at::Tensor& self, const Splits& output_splits,
+                                           const Splits& input_splits, const Group& group);
 
 // The tensor of rank `source` of the group, on every rank. The others give a tensor of its shape and type.
-at::Tensor broadcast(const at::Tensor& self, int source, const Group& group);
+MESHTORCH_API at::Tensor broadcast(const at::Tensor& self, int source, const Group& group);
 
 // The tensor of the rank that a pair sends here; zeros if none does.
-at::Tensor permute_tensor(const at::Tensor& self, const RankPairs& pairs, const Group& group);
+MESHTORCH_API at::Tensor permute_tensor(const at::Tensor& self, const RankPairs& pairs, const Group& group);
 
 // Returns when every rank of the group has called it.
-void barrier(const Group& group = {});
+MESHTORCH_API void barrier(const Group& group = {});
 
 // The same under the names that PyTorch gives to differentiable collectives.
-at::Tensor all_reduce_autograd(const at::Tensor& self, Reduction op, const Group& group);
-Tensors all_reduce_coalesced_autograd(const Tensors& self, Reduction op, const Group& group);
-at::Tensor all_gather_tensor_autograd(const at::Tensor& self, std::int64_t dim, const Group& group,
-                                      const Splits& sizes = {});
-Tensors all_gather_into_tensor_coalesced_autograd(const Tensors& self, const Group& group);
-at::Tensor reduce_scatter_tensor_autograd(const at::Tensor& self, Reduction op, std::int64_t dim,
-                                          const Group& group);
-Tensors reduce_scatter_tensor_coalesced_autograd(const Tensors& self, Reduction op, const Splits& dims,
+MESHTORCH_API at::Tensor all_reduce_autograd(const at::Tensor& self, Reduction op, const Group& group);
+MESHTORCH_API Tensors all_reduce_coalesced_autograd(const Tensors& self, Reduction op, const Group& group);
+MESHTORCH_API at::Tensor all_gather_tensor_autograd(const at::Tensor& self, std::int64_t dim,
+                                                    const Group& group, const Splits& sizes = {});
+MESHTORCH_API Tensors all_gather_into_tensor_coalesced_autograd(const Tensors& self, const Group& group);
+MESHTORCH_API at::Tensor reduce_scatter_tensor_autograd(const at::Tensor& self, Reduction op,
+                                                        std::int64_t dim, const Group& group);
+MESHTORCH_API Tensors reduce_scatter_tensor_coalesced_autograd(const Tensors& self, Reduction op,
+                                                               const Splits& dims, const Group& group);
+MESHTORCH_API at::Tensor all_to_all_single_autograd(const at::Tensor& self, const Splits& output_splits,
+                                                    const Splits& input_splits, const Group& group);
+MESHTORCH_API at::Tensor broadcast_autograd(const at::Tensor& self, int source, const Group& group);
+MESHTORCH_API at::Tensor permute_tensor_autograd(const at::Tensor& self, const RankPairs& pairs,
                                                  const Group& group);
-at::Tensor all_to_all_single_autograd(const at::Tensor& self, const Splits& output_splits,
-                                      const Splits& input_splits, const Group& group);
-at::Tensor broadcast_autograd(const at::Tensor& self, int source, const Group& group);
-at::Tensor permute_tensor_autograd(const at::Tensor& self, const RankPairs& pairs, const Group& group);
 
 }  // namespace meshtorch

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "meshtorch/api.h"
 #include "meshtorch/device_mesh.h"
 
 namespace meshtorch {
@@ -22,14 +23,14 @@ enum class RotateMethod : std::uint8_t {
 };
 
 // "auto", "allgather", "ring" or "ulysses"; "alltoall", as PyTorch calls it, is the ring. Throws ValueError.
-RotateMethod parse_rotate_method(std::string_view name);
-std::string_view to_string(RotateMethod method);
+MESHTORCH_API RotateMethod parse_rotate_method(std::string_view name);
+MESHTORCH_API std::string_view to_string(RotateMethod method);
 
 // How scaled_dot_product_attention works from now on where queries are split along the sequence, on this
 // rank: set it on all of them alike. Forward and backward may differ.
-void set_rotate_method(RotateMethod method);
-void set_rotate_method(std::string_view name);
-RotateMethod get_rotate_method();
+MESHTORCH_API void set_rotate_method(RotateMethod method);
+MESHTORCH_API void set_rotate_method(std::string_view name);
+MESHTORCH_API RotateMethod get_rotate_method();
 
 struct ContextParallelOptions {
   // Each rank gets a piece from the front of the sequence and one from the back, so that causal attention is
@@ -39,14 +40,16 @@ struct ContextParallelOptions {
   std::vector<at::Tensor> no_restore_buffers = {};
 };
 
+namespace internal {
 struct ContextParallelState;
+}  // namespace internal
 
 // While it lives, the buffers are distributed tensors, split along their sequence dims over a mesh of one
 // axis: inputs, labels, tables of positions. Before, they are plain tensors that every rank has in full, or
 // tensors on a mesh with that axis, whole along it and along the sequence: a batch that is split over "dp",
 // with mesh["cp"]. They stay the same objects and get their data again at the end; what was computed from
 // them goes backward before that. Plain tensors that meet them count as replicated.
-class context_parallel {
+class MESHTORCH_API context_parallel {
  public:
   context_parallel(const DeviceMesh& mesh, const std::vector<at::Tensor>& buffers,
                    const std::vector<std::int64_t>& buffer_seq_dims,
@@ -56,14 +59,14 @@ class context_parallel {
   context_parallel& operator=(const context_parallel&) = delete;
 
  private:
-  std::unique_ptr<ContextParallelState> state_;
+  std::unique_ptr<internal::ContextParallelState> state_;
 };
 
 // The whole tensors, in the order of the sequence, of distributed tensors or shards that came out of such a
 // scope, opened with the same load_balance.
-std::vector<at::Tensor> context_parallel_unshard(const DeviceMesh& mesh,
-                                                 const std::vector<at::Tensor>& tensors,
-                                                 const std::vector<std::int64_t>& seq_dims,
-                                                 bool load_balance = true);
+MESHTORCH_API std::vector<at::Tensor> context_parallel_unshard(const DeviceMesh& mesh,
+                                                               const std::vector<at::Tensor>& tensors,
+                                                               const std::vector<std::int64_t>& seq_dims,
+                                                               bool load_balance = true);
 
 }  // namespace meshtorch

@@ -7,13 +7,17 @@
 #include <optional>
 #include <vector>
 
+#include "meshtorch/api.h"
+
 namespace torch::nn {
 class Module;
 }
 
 namespace meshtorch {
 
+namespace internal {
 class ParameterGroup;
+}  // namespace internal
 
 // In which types a module computes. What is not given stays as it is.
 struct MixedPrecisionPolicy {
@@ -29,7 +33,7 @@ struct MixedPrecisionPolicy {
 
 // While it lives, gradients of the module and of all below it are not reduced: each rank adds its own to
 // those that it keeps, and the first backward pass after it reduces the sum.
-class NoSync {
+class MESHTORCH_API NoSync {
  public:
   explicit NoSync(torch::nn::Module& module);
   ~NoSync();
@@ -37,7 +41,7 @@ class NoSync {
   NoSync& operator=(const NoSync&) = delete;
 
  private:
-  std::vector<std::shared_ptr<ParameterGroup>> silenced_;
+  std::vector<std::shared_ptr<internal::ParameterGroup>> silenced_;
 };
 
 }  // namespace meshtorch

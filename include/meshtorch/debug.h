@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "meshtorch/api.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -34,7 +36,7 @@ enum class Collective : std::uint8_t {
   recv,
   barrier,
 };
-std::string_view to_string(Collective collective);
+MESHTORCH_API std::string_view to_string(Collective collective);
 
 // What was counted of one collective.
 struct CommStatistics {
@@ -45,7 +47,7 @@ struct CommStatistics {
   double seconds = 0;
 };
 
-class CommCounts {
+class MESHTORCH_API CommCounts {
  public:
   // 0 for what did not happen.
   std::int64_t operator[](Collective collective) const;
@@ -66,11 +68,13 @@ struct ModuleCommCounts {
   CommCounts backward;
 };
 
+namespace internal {
 struct CommDebugState;
+}  // namespace internal
 
 // Counts the collectives of this rank, forward and backward, whoever issues them, from its construction to
 // its end. Modes nest: each counts by itself.
-class CommDebugMode {
+class MESHTORCH_API CommDebugMode {
  public:
   CommDebugMode();
   ~CommDebugMode();
@@ -98,10 +102,10 @@ class CommDebugMode {
   std::string json() const;
 
  private:
-  std::shared_ptr<CommDebugState> state_;
+  std::shared_ptr<internal::CommDebugState> state_;
 };
 
 // The parameters of a module: name, global shape, type, placements and this rank's shape.
-std::string sharding_table(const torch::nn::Module& module);
+MESHTORCH_API std::string sharding_table(const torch::nn::Module& module);
 
 }  // namespace meshtorch

@@ -6,15 +6,18 @@
 #include <string>
 #include <vector>
 
+#include "meshtorch/api.h"
 #include "meshtorch/placement.h"
 
 namespace meshtorch {
 
+namespace internal {
 struct DecisionLogState;
+}  // namespace internal
 
 // Notes every redistribution of this rank, forward and backward, from its construction to stop() or its end.
 // Logs nest: each notes by itself.
-class DecisionLog {
+class MESHTORCH_API DecisionLog {
  public:
   // A way to run an operator on one mesh axis, with its price.
   struct Option {
@@ -57,7 +60,7 @@ class DecisionLog {
   std::string table() const;
 
  private:
-  std::shared_ptr<DecisionLogState> state_;
+  std::shared_ptr<internal::DecisionLogState> state_;
 };
 
 }  // namespace meshtorch

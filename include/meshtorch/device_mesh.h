@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "meshtorch/api.h"
 #include "meshtorch/group.h"
 
 namespace at {
@@ -20,11 +21,14 @@ class Tensor;
 
 namespace meshtorch {
 
+namespace internal {
 class MeshImpl;
+struct MeshAccess;
+}  // namespace internal
 
 // A handle to an immutable mesh; copies are cheap. Every rank of the world may hold a mesh; only its members
 // take part in what happens on it.
-class DeviceMesh {
+class MESHTORCH_API DeviceMesh {
  public:
   using Names = std::vector<std::string>;
 
@@ -34,7 +38,8 @@ class DeviceMesh {
   // The mesh of one axis that a group spans. It uses that group; of a process group made elsewhere the ranks
   // count from 0.
   static DeviceMesh from_group(const Group& group, c10::DeviceType device_type, const Names& names = {});
-  explicit DeviceMesh(std::shared_ptr<MeshImpl> impl);
+  // Of meshtorch's own making.
+  explicit DeviceMesh(std::shared_ptr<internal::MeshImpl> impl);
 
   c10::DeviceType device_type() const;
   std::int64_t ndim() const;
@@ -83,21 +88,19 @@ class DeviceMesh {
   std::string to_string() const;
 
   // By content: device type, ranks, shape and names.
-  friend bool operator==(const DeviceMesh& a, const DeviceMesh& b);
+  friend MESHTORCH_API bool operator==(const DeviceMesh& a, const DeviceMesh& b);
   std::size_t hash() const;
 
-  MeshImpl& impl() const { return *impl_; }
-  const std::shared_ptr<MeshImpl>& shared_impl() const { return impl_; }
-
  private:
-  std::shared_ptr<MeshImpl> impl_;
+  friend struct internal::MeshAccess;
+  std::shared_ptr<internal::MeshImpl> impl_;
 };
 
 // The mesh of all ranks of the world in this shape. The product of the shape must be the world size.
-DeviceMesh init_device_mesh(c10::DeviceType device_type, const std::vector<std::int64_t>& shape,
-                            const DeviceMesh::Names& names = {});
+MESHTORCH_API DeviceMesh init_device_mesh(c10::DeviceType device_type, const std::vector<std::int64_t>& shape,
+                                          const DeviceMesh::Names& names = {});
 
-std::ostream& operator<<(std::ostream& out, const DeviceMesh& mesh);
+MESHTORCH_API std::ostream& operator<<(std::ostream& out, const DeviceMesh& mesh);
 
 }  // namespace meshtorch
 

@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "meshtorch/api.h"
 #include "meshtorch/device_mesh.h"
 #include "meshtorch/dtensor.h"
 #include "meshtorch/module_hooks.h"
@@ -72,17 +73,17 @@ class EdgeFn {
 // alone replicated, and registers the functions at the module's edge. Parameters change in place, so that
 // members of the module and optimizers see them; a leaf stays a leaf. A second call on the same module is an
 // error. Returns the module.
-torch::nn::Module& distribute_module(torch::nn::Module& module, const DeviceMesh& mesh,
-                                     const PartitionFn& partition_fn = {}, EdgeFn input_fn = {},
-                                     EdgeFn output_fn = {});
+MESHTORCH_API torch::nn::Module& distribute_module(torch::nn::Module& module, const DeviceMesh& mesh,
+                                                   const PartitionFn& partition_fn = {}, EdgeFn input_fn = {},
+                                                   EdgeFn output_fn = {});
 
 // Gives a parameter or buffer other data, on another device if need be: what a partition_fn does. The tensor
 // stays the same object.
-void replace_data(const at::Tensor& parameter, const at::Tensor& data);
+MESHTORCH_API void replace_data(const at::Tensor& parameter, const at::Tensor& data);
 
 // Splits a parameter of a module in place: it stays the same leaf, and whatever holds it sees it distributed.
 // A gradient that it has is split alike.
-void distribute_parameter(at::Tensor& parameter, const DeviceMesh& mesh, const Placements& placements,
-                          const DistributeOptions& options = {});
+MESHTORCH_API void distribute_parameter(at::Tensor& parameter, const DeviceMesh& mesh,
+                                        const Placements& placements, const DistributeOptions& options = {});
 
 }  // namespace meshtorch

@@ -9,13 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "meshtorch/api.h"
 #include "meshtorch/device_mesh.h"
 #include "meshtorch/placement.h"
 
 namespace meshtorch {
 
 // What a distributed tensor is: where it lies, and its global shape.
-struct DTensorSpec {
+struct MESHTORCH_API DTensorSpec {
   DeviceMesh mesh;
   Placements placements;
   std::vector<std::int64_t> shape;
@@ -51,11 +52,11 @@ struct RedistributeOptions {
   std::optional<at::ScalarType> backward_dtype = std::nullopt;
 };
 
-bool is_dtensor(const at::Tensor& tensor);
+MESHTORCH_API bool is_dtensor(const at::Tensor& tensor);
 
 // A handle to a tensor that is distributed. It is the at::Tensor itself: there is no second object to keep in
 // step.
-class DTensor : public at::Tensor {
+class MESHTORCH_API DTensor : public at::Tensor {
  public:
   // Throws ValueError if the tensor is not distributed.
   DTensor(const at::Tensor& tensor);
@@ -92,7 +93,7 @@ inline Placements placements(const at::Tensor& tensor) { return DTensor(tensor).
 inline DeviceMesh device_mesh(const at::Tensor& tensor) { return DTensor(tensor).device_mesh(); }
 
 // Global shape, placements, mesh and this rank's shard.
-std::ostream& operator<<(std::ostream& out, const DTensor& tensor);
+MESHTORCH_API std::ostream& operator<<(std::ostream& out, const DTensor& tensor);
 
 struct DistributeOptions {
   // The rank of each group, along each axis, whose data counts; the others' is ignored. None: every rank's
@@ -101,25 +102,26 @@ struct DistributeOptions {
 };
 
 // Splits a tensor that every rank has in full. A leaf stays a leaf.
-DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements,
-                          const DistributeOptions& options = {});
+MESHTORCH_API DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh,
+                                        const Placements& placements, const DistributeOptions& options = {});
 
 // The steps, bytes and peak memory of a redistribution, without running it.
-std::string explain_redistribute(const DTensor& tensor, const Placements& placements);
+MESHTORCH_API std::string explain_redistribute(const DTensor& tensor, const Placements& placements);
 
 // New distributed tensors; only the local shard is ever allocated.
-DTensor empty(const std::vector<std::int64_t>& size, const DeviceMesh& mesh, const Placements& placements,
-              const at::TensorOptions& options = {});
-DTensor zeros(const std::vector<std::int64_t>& size, const DeviceMesh& mesh, const Placements& placements,
-              const at::TensorOptions& options = {});
-DTensor ones(const std::vector<std::int64_t>& size, const DeviceMesh& mesh, const Placements& placements,
-             const at::TensorOptions& options = {});
-DTensor full(const std::vector<std::int64_t>& size, const at::Scalar& value, const DeviceMesh& mesh,
-             const Placements& placements, const at::TensorOptions& options = {});
+MESHTORCH_API DTensor empty(const std::vector<std::int64_t>& size, const DeviceMesh& mesh,
+                            const Placements& placements, const at::TensorOptions& options = {});
+MESHTORCH_API DTensor zeros(const std::vector<std::int64_t>& size, const DeviceMesh& mesh,
+                            const Placements& placements, const at::TensorOptions& options = {});
+MESHTORCH_API DTensor ones(const std::vector<std::int64_t>& size, const DeviceMesh& mesh,
+                           const Placements& placements, const at::TensorOptions& options = {});
+MESHTORCH_API DTensor full(const std::vector<std::int64_t>& size, const at::Scalar& value,
+                           const DeviceMesh& mesh, const Placements& placements,
+                           const at::TensorOptions& options = {});
 // 0 … end - 1.
-DTensor arange(std::int64_t end, const DeviceMesh& mesh, const Placements& placements,
-               const at::TensorOptions& options = {});
-DTensor eye(std::int64_t n, const DeviceMesh& mesh, const Placements& placements,
-            const at::TensorOptions& options = {});
+MESHTORCH_API DTensor arange(std::int64_t end, const DeviceMesh& mesh, const Placements& placements,
+                             const at::TensorOptions& options = {});
+MESHTORCH_API DTensor eye(std::int64_t n, const DeviceMesh& mesh, const Placements& placements,
+                          const at::TensorOptions& options = {});
 
 }  // namespace meshtorch

@@ -4,10 +4,12 @@
 
 #include <c10/util/Exception.h>
 
+#include "meshtorch/api.h"
+
 namespace meshtorch {
 
 // What PyTorch raises as AssertionError: a call that contradicts itself, whatever the values are.
-class AssertionError : public c10::Error {
+class MESHTORCH_API AssertionError : public c10::Error {
  public:
   using c10::Error::Error;
 };

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "meshtorch/api.h"
 #include "meshtorch/data_parallel.h"
 #include "meshtorch/device_mesh.h"
 #include "meshtorch/placement.h"
@@ -52,9 +53,9 @@ struct FullyShardOptions {
 };
 
 // What can be asked of a module that was sharded. A handle; copies are cheap. It must not outlive the module.
-class FSDPModule {
+class MESHTORCH_API FSDPModule {
  public:
-  FSDPModule(torch::nn::Module& module, std::shared_ptr<ParameterGroup> group);
+  FSDPModule(torch::nn::Module& module, std::shared_ptr<internal::ParameterGroup> group);
 
   // Gathers the parameters of this group now, and drops them again.
   void unshard();
@@ -89,10 +90,10 @@ class FSDPModule {
   void reset_iter_state();
 
  private:
-  std::vector<std::shared_ptr<ParameterGroup>> groups(bool recurse) const;
+  std::vector<std::shared_ptr<internal::ParameterGroup>> groups(bool recurse) const;
 
   torch::nn::Module* module_;
-  std::shared_ptr<ParameterGroup> group_;
+  std::shared_ptr<internal::ParameterGroup> group_;
 };
 
 // Makes one group of the parameters of the module and of the modules below it, but for those that are in a
@@ -103,7 +104,7 @@ class FSDPModule {
 //
 // Plain batches: every rank brings its own, computes as if alone, and gradients are averaged. Distributed
 // batches, on a mesh with the same axis, are one batch: gradients are those of the whole.
-FSDPModule fully_shard(torch::nn::Module& module, const DeviceMesh& mesh,
-                       const FullyShardOptions& options = {});
+MESHTORCH_API FSDPModule fully_shard(torch::nn::Module& module, const DeviceMesh& mesh,
+                                     const FullyShardOptions& options = {});
 
 }  // namespace meshtorch

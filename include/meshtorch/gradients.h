@@ -3,6 +3,8 @@
 
 #include <vector>
 
+#include "meshtorch/api.h"
+
 namespace at {
 class Tensor;
 }
@@ -14,6 +16,6 @@ namespace meshtorch {
 // reads a gradient several times, and each reading would reduce it again. Here each is reduced once, those
 // over the same axes in one collective. Plain parameters and undefined gradients are left alone. Every rank
 // calls it with the same parameters in the same order.
-void reduce_gradients(const std::vector<at::Tensor>& parameters);
+MESHTORCH_API void reduce_gradients(const std::vector<at::Tensor>& parameters);
 
 }  // namespace meshtorch

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "meshtorch/api.h"
+
 namespace c10d {
 class ProcessGroup;
 }
@@ -17,9 +19,11 @@ class ProcessGroup;
 namespace meshtorch {
 
 class DeviceMesh;
+namespace internal {
 struct GroupImpl;
+}  // namespace internal
 
-class Group {
+class MESHTORCH_API Group {
  public:
   // All ranks.
   Group();
@@ -32,7 +36,7 @@ class Group {
   Group(std::initializer_list<std::int64_t> ranks);
   // A group made elsewhere.
   Group(const c10::intrusive_ptr<c10d::ProcessGroup>& process_group);
-  explicit Group(std::shared_ptr<const GroupImpl> impl);
+  explicit Group(std::shared_ptr<const internal::GroupImpl> impl);
 
   // This rank's number in the group, -1 if it is not a member.
   int rank() const;
@@ -45,7 +49,7 @@ class Group {
   friend bool operator==(const Group&, const Group&) = default;
 
  private:
-  std::shared_ptr<const GroupImpl> impl_;
+  std::shared_ptr<const internal::GroupImpl> impl_;
 };
 
 }  // namespace meshtorch

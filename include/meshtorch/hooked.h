@@ -7,7 +7,8 @@
 #include <memory>
 #include <tuple>
 
-#include "meshtorch/leaves.h"
+#include "meshtorch/detail/leaves.h"
+#include "meshtorch/detail/module_scope.h"
 #include "meshtorch/module_hooks.h"
 
 namespace meshtorch {
@@ -69,7 +70,7 @@ class HookedBase : public Impl, public Hookable {
   template <class R, class... Kept>
   R call(std::tuple<Kept...> arguments) {
     torch::nn::Module& module = *this;
-    const ModuleScope scope(module);
+    const detail::ModuleScope scope(module);
     collect_and_run_pre_hooks(module, arguments);
     Impl& self = *this;
     const auto forward = [&self](Kept&... a) -> R { return self.Impl::forward(std::forward<Kept>(a)...); };
@@ -86,7 +87,7 @@ class HookedBase : public Impl, public Hookable {
     }
   }
 
-  bool is_watched() const { return this->has_hooks() || ModuleScope::is_wanted(); }
+  bool is_watched() const { return this->has_hooks() || detail::ModuleScope::is_wanted(); }
 
   // torch::save calls this before it opens the file. Throws ValueError if a tensor is distributed.
   void save(torch::serialize::OutputArchive& archive) const override {

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "meshtorch/api.h"
+
 namespace meshtorch {
 
 struct SpawnOptions {
@@ -17,7 +19,7 @@ struct SpawnOptions {
 };
 
 // What spawn throws: the first rank that failed, and its error.
-class RankError : public std::runtime_error {
+class MESHTORCH_API RankError : public std::runtime_error {
  public:
   RankError(int rank, const std::string& what, std::exception_ptr cause);
   int rank() const { return rank_; }
@@ -31,12 +33,14 @@ class RankError : public std::runtime_error {
 
 // Runs fn(0) … fn(world_size - 1), each in a thread that is a rank of the `threads` backend, and returns when
 // all have. If one throws, the others are stopped at their next collective and RankError is thrown here.
-void spawn(int world_size, const std::function<void(int rank)>& fn, const SpawnOptions& options = {});
+MESHTORCH_API void spawn(int world_size, const std::function<void(int rank)>& fn,
+                         const SpawnOptions& options = {});
 
 // Runs fn(rank) on world_size ranks: as threads of this process, or, where a launcher started several
 // processes (meshtorch-run, torchrun, MPI, Slurm), as this process's rank of theirs; then init_process_group
 // and destroy_process_group are called around it. Throws ValueError if the launcher started another number.
 // With a world_size of 0 it is the launcher's number, or one rank for each core.
-void run(int world_size, const std::function<void(int rank)>& fn, const SpawnOptions& options = {});
+MESHTORCH_API void run(int world_size, const std::function<void(int rank)>& fn,
+                       const SpawnOptions& options = {});
 
 }  // namespace meshtorch

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "meshtorch/data_parallel.h"
+#include "meshtorch/api.h"
 
 namespace at {
 class Tensor;
@@ -36,10 +37,11 @@ struct RankMemory {
 
 // This rank's parameters, the gradients that they have now, and the state of the optimizer (one of
 // LibTorch's).
-RankMemory memory_of(const torch::nn::Module& module, torch::optim::Optimizer* optimizer = nullptr);
+MESHTORCH_API RankMemory memory_of(const torch::nn::Module& module,
+                                   torch::optim::Optimizer* optimizer = nullptr);
 
 // What every rank gives, on every rank, in their order. Every rank calls it.
-std::vector<RankMemory> gather_memory(const RankMemory& mine);
+MESHTORCH_API std::vector<RankMemory> gather_memory(const RankMemory& mine);
 
 struct MemoryEstimate {
   // Of each parameter; AdamW keeps two numbers of its type.
@@ -71,11 +73,13 @@ struct DataParallelEstimate {
 std::vector<RankMemory> estimate_memory(const torch::nn::Module& module, const DeviceMesh& mesh,
                                         const DataParallelEstimate& estimate = {});
 
+namespace internal {
 struct KeptMemoryState;
+}  // namespace internal
 
 // Watches the tensors that operators make on this rank while it lives: after a forward pass, those that are
 // still held are what backward needs. Works on the meta device too. Watches nest.
-class KeptMemory {
+class MESHTORCH_API KeptMemory {
  public:
   KeptMemory();
   ~KeptMemory();
@@ -86,12 +90,12 @@ class KeptMemory {
   std::int64_t bytes() const;
 
  private:
-  std::shared_ptr<KeptMemoryState> state_;
+  std::shared_ptr<internal::KeptMemoryState> state_;
 };
 
 // The most memory that tensors on the CPU have taken on this rank at one time, of what was allocated since it
 // was made. It takes the place of LibTorch's profiler of memory, which sees nothing while it lives.
-class PeakMemory {
+class MESHTORCH_API PeakMemory {
  public:
   PeakMemory();
   ~PeakMemory();

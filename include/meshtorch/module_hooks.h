@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "meshtorch/api.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -18,7 +20,7 @@ namespace meshtorch {
 
 // The arguments or the results of one call of forward, whatever their types. Tensors inside tuples, vectors,
 // optionals and structs are values of their own; anything without tensors in it is one value.
-class Values {
+class MESHTORCH_API Values {
  public:
   std::size_t size() const { return entries_.size(); }
   bool is_tensor(std::size_t index) const { return entry(index).tensor != nullptr; }
@@ -42,7 +44,7 @@ class Values {
 
 // Implemented by modules whose forward runs hooks: those of meshtorch::nn and those declared with
 // MESHTORCH_MODULE.
-class Hookable {
+class MESHTORCH_API Hookable {
  public:
   using PreHook = std::function<void(torch::nn::Module& module, Values& inputs)>;
   using Hook = std::function<void(torch::nn::Module& module, Values& outputs)>;
@@ -73,22 +75,6 @@ class Hookable {
   std::vector<std::pair<HookId, PreHook>> pre_hooks_;
   std::vector<std::pair<HookId, Hook>> hooks_;
   HookId last_id_ = 0;
-};
-
-// Marks that a module's forward, hooks included, is running, for debug modes. Costs nothing to speak of while
-// none is active.
-class ModuleScope {
- public:
-  explicit ModuleScope(torch::nn::Module& module);
-  ~ModuleScope();
-  ModuleScope(const ModuleScope&) = delete;
-  ModuleScope& operator=(const ModuleScope&) = delete;
-
-  // True while a debug mode wants to know the modules that run on this rank.
-  static bool is_wanted();
-
- private:
-  bool entered_;
 };
 
 }  // namespace meshtorch

@@ -4,6 +4,7 @@
 
 #include <torch/nn/modules.h>
 
+#include "meshtorch/api.h"
 #include "meshtorch/dtensor.h"
 #include "meshtorch/hooked.h"
 
@@ -37,7 +38,7 @@ struct RMSNormOptions {
 };
 
 // Divides by the root of the mean square over the last dims. LibTorch's C++ API has no such module.
-class RMSNormImpl : public torch::nn::Cloneable<RMSNormImpl> {
+class MESHTORCH_API RMSNormImpl : public torch::nn::Cloneable<RMSNormImpl> {
  public:
   explicit RMSNormImpl(RMSNormOptions options_);
   void reset() override;

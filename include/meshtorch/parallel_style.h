@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "meshtorch/api.h"
 #include "meshtorch/device_mesh.h"
 #include "meshtorch/placement.h"
 
@@ -49,7 +50,7 @@ struct StyleContext {
 };
 
 // A user's own style derives from this. The mesh has one axis.
-class ParallelStyle {
+class MESHTORCH_API ParallelStyle {
  public:
   using Attribute = std::variant<bool, std::int64_t, Layouts, NamedLayouts>;
 
@@ -71,7 +72,7 @@ struct ColwiseOptions {
   bool use_local_output = true;
 };
 // Splits the outputs of a Linear, Embedding or convolution.
-class ColwiseParallel : public ParallelStyle {
+class MESHTORCH_API ColwiseParallel : public ParallelStyle {
  public:
   explicit ColwiseParallel(ColwiseOptions options = {}) : options_(options) {}
   void apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const override;
@@ -91,7 +92,7 @@ struct RowwiseOptions {
 };
 // Splits the inputs of a Linear, Embedding or convolution. The input's split size is known from the weight,
 // so that shards of unequal size need no communication.
-class RowwiseParallel : public ParallelStyle {
+class MESHTORCH_API RowwiseParallel : public ParallelStyle {
  public:
   explicit RowwiseParallel(RowwiseOptions options = {}) : options_(options) {}
   void apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const override;
@@ -108,7 +109,7 @@ struct SequenceOptions {
   bool use_local_output = false;
 };
 // Runs a module whose parameters are replicated on inputs that are split along the sequence.
-class SequenceParallel : public ParallelStyle {
+class MESHTORCH_API SequenceParallel : public ParallelStyle {
  public:
   explicit SequenceParallel(SequenceOptions options = {}) : options_(options) {}
   void apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const override;
@@ -126,7 +127,7 @@ struct NoParallelOptions {
   bool use_local_output = true;
 };
 // Runs a module whole on every rank, between modules that are parallel.
-class NoParallel : public ParallelStyle {
+class MESHTORCH_API NoParallel : public ParallelStyle {
  public:
   explicit NoParallel(NoParallelOptions options = {}) : options_(options) {}
   void apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const override;
@@ -146,7 +147,7 @@ struct PrepareInputOptions {
   bool use_local_output = false;
 };
 // Makes inputs distributed as input_layouts say, and brings them to desired_input_layouts.
-class PrepareModuleInput : public ParallelStyle {
+class MESHTORCH_API PrepareModuleInput : public ParallelStyle {
  public:
   explicit PrepareModuleInput(PrepareInputOptions options);
   void apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const override;
@@ -164,7 +165,7 @@ struct PrepareOutputOptions {
   bool use_local_output = true;
 };
 // Makes outputs distributed as output_layouts say, and brings them to desired_output_layouts.
-class PrepareModuleOutput : public ParallelStyle {
+class MESHTORCH_API PrepareModuleOutput : public ParallelStyle {
  public:
   explicit PrepareModuleOutput(PrepareOutputOptions options);
   void apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const override;
@@ -187,7 +188,7 @@ struct PrepareInputOutputOptions {
   bool use_local_output = true;
 };
 // PrepareModuleInput and PrepareModuleOutput in one.
-class PrepareModuleInputOutput : public ParallelStyle {
+class MESHTORCH_API PrepareModuleInputOutput : public ParallelStyle {
  public:
   explicit PrepareModuleInputOutput(const PrepareInputOutputOptions& options);
   void apply(torch::nn::Module& module, const DeviceMesh& mesh, const StyleContext& context) const override;

@@ -6,13 +6,14 @@
 #include <utility>
 #include <vector>
 
+#include "meshtorch/api.h"
 #include "meshtorch/parallel_style.h"
 
 namespace meshtorch {
 
 // Styles by module name patterns, applied in this order. A pattern is a dotted name whose parts may hold
 // fnmatch's * ? [abc] [!abc]; the empty one is the module itself.
-class ParallelizePlan {
+class MESHTORCH_API ParallelizePlan {
  public:
   using Entry = std::pair<std::string, Style>;
 
@@ -45,10 +46,11 @@ struct ParallelizeOptions {
 };
 
 // Applies the plan to the modules below `module`. Returns the module.
-torch::nn::Module& parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh,
-                                      const ParallelizePlan& plan, const ParallelizeOptions& options = {});
+MESHTORCH_API torch::nn::Module& parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh,
+                                                    const ParallelizePlan& plan,
+                                                    const ParallelizeOptions& options = {});
 
 // One line for each module that gets a style: name, class, style.
-std::string describe_plan(const torch::nn::Module& module, const ParallelizePlan& plan);
+MESHTORCH_API std::string describe_plan(const torch::nn::Module& module, const ParallelizePlan& plan);
 
 }  // namespace meshtorch

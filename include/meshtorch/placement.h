@@ -8,17 +8,19 @@
 #include <string_view>
 #include <vector>
 
+#include "meshtorch/api.h"
+
 namespace meshtorch {
 
 // The reductions that a pending result or a collective can ask for.
 enum class ReduceOp : std::uint8_t { sum, avg, product, min, max, band, bor, bxor };
 
-std::string_view to_string(ReduceOp op);
+MESHTORCH_API std::string_view to_string(ReduceOp op);
 
 // The inverse of to_string; also takes PyTorch's "prod". Throws std::invalid_argument that lists the names.
-ReduceOp parse_reduce_op(std::string_view name);
+MESHTORCH_API ReduceOp parse_reduce_op(std::string_view name);
 
-class Placement {
+class MESHTORCH_API Placement {
  public:
   enum class Kind : std::uint8_t { replicate, shard, strided_shard, partial };
 
@@ -62,7 +64,7 @@ class Placement {
 };
 
 // Throws std::invalid_argument: no tensor has so many dims.
-[[noreturn]] void throw_no_such_dim(std::int64_t dim);
+[[noreturn]] MESHTORCH_API void throw_no_such_dim(std::int64_t dim);
 
 // Split along `dim` as torch::chunk splits: equal pieces, the last ones short or empty.
 constexpr Placement Shard(std::int64_t dim) {
@@ -75,7 +77,7 @@ constexpr Placement Shard(std::int64_t dim) {
 
 // Split along `dim` in an order other than left to right: the dim is cut into `split_factor` pieces, each is
 // split over the axis, and a rank holds its part of every piece. FSDP over tensor parallelism needs it.
-Placement StridedShard(std::int64_t dim, std::int64_t split_factor);
+MESHTORCH_API Placement StridedShard(std::int64_t dim, std::int64_t split_factor);
 
 // The whole tensor on every rank of the axis.
 constexpr Placement Replicate() { return {}; }
@@ -92,11 +94,11 @@ inline Placement Partial(std::string_view op) { return Partial(parse_reduce_op(o
 // One placement for each mesh axis.
 using Placements = std::vector<Placement>;
 
-std::string to_string(const Placements& placements);  // "[S(0), R]"
-std::ostream& operator<<(std::ostream& out, const Placement& placement);
-std::ostream& operator<<(std::ostream& out, ReduceOp op);
-std::size_t hash_value(const Placement& placement);
-std::size_t hash_value(const Placements& placements);
+MESHTORCH_API std::string to_string(const Placements& placements);  // "[S(0), R]"
+MESHTORCH_API std::ostream& operator<<(std::ostream& out, const Placement& placement);
+MESHTORCH_API std::ostream& operator<<(std::ostream& out, ReduceOp op);
+MESHTORCH_API std::size_t hash_value(const Placement& placement);
+MESHTORCH_API std::size_t hash_value(const Placements& placements);
 
 }  // namespace meshtorch
 

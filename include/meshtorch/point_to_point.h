@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "meshtorch/api.h"
 #include "meshtorch/group.h"
 
 namespace meshtorch {
@@ -37,11 +38,12 @@ struct SentAndReceived {
 
 // All at once: rings and exchanges of neighbours in any order. Between two ranks the sends of one, in order,
 // are what the other receives.
-SentAndReceived batch_send_recv(const std::vector<SendTo>& sends, const std::vector<ReceiveFrom>& receives,
-                                const Group& group = {});
+MESHTORCH_API SentAndReceived batch_send_recv(const std::vector<SendTo>& sends,
+                                              const std::vector<ReceiveFrom>& receives,
+                                              const Group& group = {});
 
-at::Tensor send(const at::Tensor& self, int to, const Group& group = {}, int tag = 0);
-at::Tensor recv(const std::vector<std::int64_t>& sizes, const at::TensorOptions& options, int from,
-                const Group& group = {}, int tag = 0);
+MESHTORCH_API at::Tensor send(const at::Tensor& self, int to, const Group& group = {}, int tag = 0);
+MESHTORCH_API at::Tensor recv(const std::vector<std::int64_t>& sizes, const at::TensorOptions& options,
+                              int from, const Group& group = {}, int tag = 0);
 
 }  // namespace meshtorch

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <string>
 
+#include "meshtorch/api.h"
 #include "meshtorch/group.h"
 
 namespace c10d {
@@ -30,19 +31,20 @@ struct InitOptions {
 // Joins the world. From the environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT as
 // torchrun and meshtorch-run set them, or else what MPI or Slurm set. Throws an error that names the variable
 // that is missing or wrong.
-void init_process_group(const InitOptions& options = {});
+MESHTORCH_API void init_process_group(const InitOptions& options = {});
 // Joins the world through a store that the caller made; options.rank and options.world_size must be given.
-void init_process_group(const c10::intrusive_ptr<c10d::Store>& store, const InitOptions& options);
+MESHTORCH_API void init_process_group(const c10::intrusive_ptr<c10d::Store>& store,
+                                      const InitOptions& options);
 
 // Leaves the world. Tensors and meshes made in it stay readable, but what communicates throws, and another
 // world can be joined.
-void destroy_process_group();
+MESHTORCH_API void destroy_process_group();
 
-bool is_initialized();
-int get_rank();
-int get_world_size();
+MESHTORCH_API bool is_initialized();
+MESHTORCH_API int get_rank();
+MESHTORCH_API int get_world_size();
 // The rank among those of this machine, as the launcher said; the rank itself if it said nothing.
-int get_local_rank();
-std::string get_backend();
+MESHTORCH_API int get_local_rank();
+MESHTORCH_API std::string get_backend();
 
 }  // namespace meshtorch

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "meshtorch/api.h"
 #include "meshtorch/dtensor.h"
 
 namespace meshtorch {
@@ -12,7 +13,7 @@ namespace meshtorch {
 inline constexpr std::uint64_t kDefaultSeed = 67280421310721;
 
 // Where a rank's random numbers stand. Every random call on a distributed tensor takes the next call number.
-struct RngState {
+struct MESHTORCH_API RngState {
   std::uint64_t seed = kDefaultSeed;
   std::uint64_t call = 0;
 
@@ -26,23 +27,25 @@ struct RngState {
 // Starts the random numbers of this rank again, from call 0. All ranks must pass the same seed. On a thread
 // that is no rank: where ranks that join later start. Plain tensors have torch's own generator, which this
 // leaves alone.
-void manual_seed(std::uint64_t seed);
-RngState get_rng_state();
-void set_rng_state(const RngState& state);
+MESHTORCH_API void manual_seed(std::uint64_t seed);
+MESHTORCH_API RngState get_rng_state();
+MESHTORCH_API void set_rng_state(const RngState& state);
 
 // Uniform in [0, 1).
-DTensor rand(const std::vector<std::int64_t>& size, const DeviceMesh& mesh, const Placements& placements,
-             const at::TensorOptions& options = {});
+MESHTORCH_API DTensor rand(const std::vector<std::int64_t>& size, const DeviceMesh& mesh,
+                           const Placements& placements, const at::TensorOptions& options = {});
 // Normal, with mean 0 and variance 1.
-DTensor randn(const std::vector<std::int64_t>& size, const DeviceMesh& mesh, const Placements& placements,
-              const at::TensorOptions& options = {});
+MESHTORCH_API DTensor randn(const std::vector<std::int64_t>& size, const DeviceMesh& mesh,
+                            const Placements& placements, const at::TensorOptions& options = {});
 // Integers in [low, high), of type long unless the options say otherwise.
-DTensor randint(std::int64_t low, std::int64_t high, const std::vector<std::int64_t>& size,
-                const DeviceMesh& mesh, const Placements& placements, const at::TensorOptions& options = {});
-DTensor randint(std::int64_t high, const std::vector<std::int64_t>& size, const DeviceMesh& mesh,
-                const Placements& placements, const at::TensorOptions& options = {});
+MESHTORCH_API DTensor randint(std::int64_t low, std::int64_t high, const std::vector<std::int64_t>& size,
+                              const DeviceMesh& mesh, const Placements& placements,
+                              const at::TensorOptions& options = {});
+MESHTORCH_API DTensor randint(std::int64_t high, const std::vector<std::int64_t>& size,
+                              const DeviceMesh& mesh, const Placements& placements,
+                              const at::TensorOptions& options = {});
 // A permutation of 0 … n - 1. Every rank makes all of it.
-DTensor randperm(std::int64_t n, const DeviceMesh& mesh, const Placements& placements,
-                 const at::TensorOptions& options = {});
+MESHTORCH_API DTensor randperm(std::int64_t n, const DeviceMesh& mesh, const Placements& placements,
+                               const at::TensorOptions& options = {});
 
 }  // namespace meshtorch

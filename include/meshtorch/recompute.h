@@ -7,6 +7,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "meshtorch/api.h"
+
 namespace meshtorch {
 
 using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
@@ -14,7 +16,8 @@ using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<a
 // fn(inputs), of which nothing is kept but the inputs: backward runs fn again, with the same random numbers,
 // before it goes through it. What fn uses beside the inputs, such as the parameters of a module, gets its
 // gradients too. Other ranks must make the same calls.
-std::vector<at::Tensor> recompute(const TensorFunction& fn, const std::vector<at::Tensor>& inputs);
+MESHTORCH_API std::vector<at::Tensor> recompute(const TensorFunction& fn,
+                                                const std::vector<at::Tensor>& inputs);
 
 // The same for a function of tensors that gives one: recompute([&](at::Tensor x) { return block(x); }, x).
 template <class F, class... Inputs>

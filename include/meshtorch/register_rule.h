@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "meshtorch/api.h"
 #include "meshtorch/placement.h"
 #include "meshtorch/rule_notation.h"
 
@@ -35,19 +36,19 @@ struct RuleOptions {
 // out= variants follow the functional operator. A literal with a mistake does not compile; a text made at run
 // time goes through Rule::parse. In debug mode the rule is proved on the samples, and where it is wrong this
 // throws a ValueError that names the option.
-void register_rule(std::string_view op, Rule rule, const RuleOptions& options = {});
+MESHTORCH_API void register_rule(std::string_view op, Rule rule, const RuleOptions& options = {});
 
 // Which rules are proved on simulated ranks, on the samples given and on each new call: none, those of
 // register_rule (debug mode), or all. The default is `own` in debug builds of meshtorch and where the
 // environment has MESHTORCH_CHECK_RULES=1, `all` for MESHTORCH_CHECK_RULES=all, else `none`. Tensors are
 // gathered to be compared: a setting for tests.
 enum class RuleChecks : std::uint8_t { none, own, all };
-void set_rule_checks(RuleChecks checks);
-RuleChecks rule_checks();
+MESHTORCH_API void set_rule_checks(RuleChecks checks);
+MESHTORCH_API RuleChecks rule_checks();
 
 // The operator's rule, each option with its cost for these arguments, and the choice. Nothing is run or
 // communicated. Trailing defaults may be left out.
-std::string explain_call(std::string_view op, std::vector<c10::IValue> arguments);
+MESHTORCH_API std::string explain_call(std::string_view op, std::vector<c10::IValue> arguments);
 
 template <class... Argument>
 std::string explain(std::string_view op, const Argument&... arguments) {

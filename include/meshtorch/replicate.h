@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "meshtorch/api.h"
 #include "meshtorch/data_parallel.h"
 #include "meshtorch/device_mesh.h"
 
@@ -26,6 +27,7 @@ struct ReplicateOptions {
 // Keeps a copy of the module on every rank of a mesh of one axis, and reduces gradients during backward,
 // beside what parallelize_module made of it. Between steps the parameters are DTensors. Batches: as in
 // fully_shard.
-void replicate(torch::nn::Module& module, const DeviceMesh& mesh, const ReplicateOptions& options = {});
+MESHTORCH_API void replicate(torch::nn::Module& module, const DeviceMesh& mesh,
+                             const ReplicateOptions& options = {});
 
 }  // namespace meshtorch

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "meshtorch/api.h"
 #include "meshtorch/debug.h"
 #include "meshtorch/device_mesh.h"
 #include "meshtorch/memory.h"
@@ -55,9 +56,9 @@ struct Contents {
 };
 
 // Writes the page: nothing is communicated, one rank calls it. The file appears when it is complete.
-void write(const std::string& path, const Contents& contents);
+MESHTORCH_API void write(const std::string& path, const Contents& contents);
 // The page as text, and its data alone, as JSON.
-std::string html(const Contents& contents);
-std::string json(const Contents& contents);
+MESHTORCH_API std::string html(const Contents& contents);
+MESHTORCH_API std::string json(const Contents& contents);
 
 }  // namespace meshtorch::report

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "meshtorch/api.h"
+
 namespace meshtorch {
 
 class DeviceMesh;
@@ -12,8 +14,8 @@ class DeviceMesh;
 enum class FallbackPolicy : std::uint8_t { warn, error, silent };
 
 // For all ranks of the process. The default is warn.
-void set_fallback_policy(FallbackPolicy policy);
-FallbackPolicy fallback_policy();
+MESHTORCH_API void set_fallback_policy(FallbackPolicy policy);
+MESHTORCH_API FallbackPolicy fallback_policy();
 
 // How often a call on this mesh looked like an earlier one, so that nothing had to be decided anew.
 struct CacheStatistics {
@@ -21,6 +23,6 @@ struct CacheStatistics {
   std::uint64_t misses = 0;
   std::uint64_t size = 0;  // decisions kept; bounded
 };
-CacheStatistics decision_cache_statistics(const DeviceMesh& mesh);
+MESHTORCH_API CacheStatistics decision_cache_statistics(const DeviceMesh& mesh);
 
 }  // namespace meshtorch

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "meshtorch/api.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -32,7 +34,7 @@ struct Entry {
 
 // The tensors of one .safetensors file, or of a directory with model.safetensors or
 // model.safetensors.index.json and the files that it names. A handle; copies share the maps.
-class Files {
+class MESHTORCH_API Files {
  public:
   // Checks everything but the values. Throws ValueError that names file and tensor if something is wrong.
   explicit Files(const std::string& path);
@@ -60,11 +62,11 @@ class Files {
 
 // Writes plain tensors to one file, which appears only when it is complete and on the disk. To be called by
 // one rank.
-void write(const std::string& path, const NamedTensors& tensors, const Metadata& metadata = {});
+MESHTORCH_API void write(const std::string& path, const NamedTensors& tensors, const Metadata& metadata = {});
 
 // Fills a plain or distributed tensor of the same shape in place, converted to its type. Of a distributed
 // tensor each rank reads its own shard. A target on the meta device is given memory first.
-void load_into(const at::Tensor& target, const Files& files, const std::string& name);
+MESHTORCH_API void load_into(const at::Tensor& target, const Files& files, const std::string& name);
 
 struct LoadOptions {
   // A tensor that the files lack, or that the module lacks, is an error. Else both are only reported.
@@ -81,6 +83,7 @@ struct LoadReport {
 
 // Loads all parameters and buffers of a module. Names and shapes are checked before anything is read. A
 // tensor that the module has under several names is loaded if the files have one of them.
-LoadReport load_parameters(torch::nn::Module& module, const Files& files, const LoadOptions& options = {});
+MESHTORCH_API LoadReport load_parameters(torch::nn::Module& module, const Files& files,
+                                         const LoadOptions& options = {});
 
 }  // namespace meshtorch::safetensors

@@ -6,14 +6,18 @@
 #include <string>
 #include <vector>
 
+#include "meshtorch/api.h"
+
 namespace meshtorch {
 
+namespace internal {
 struct TraceState;
+}  // namespace internal
 
 // Records this rank's operators, collectives, waits for collectives, backward nodes and user scopes
 // (RECORD_USER_SCOPE), from its construction to stop() or its end. An operator on distributed tensors holds
 // what it does on shards as operators inside it. Modes nest: each records by itself.
-class TraceMode {
+class MESHTORCH_API TraceMode {
  public:
   TraceMode();
   ~TraceMode();
@@ -32,7 +36,7 @@ class TraceMode {
   std::vector<std::string> gather();
 
  private:
-  std::shared_ptr<TraceState> state_;
+  std::shared_ptr<internal::TraceState> state_;
 };
 
 }  // namespace meshtorch

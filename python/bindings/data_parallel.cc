@@ -8,6 +8,7 @@
 #include "meshtorch/process_group.h"
 
 namespace meshtorch::python {
+using namespace internal;
 namespace {
 
 using Tensors = std::vector<at::Tensor>;

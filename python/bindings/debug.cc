@@ -10,6 +10,7 @@
 #include "meshtorch/visualize.h"
 
 namespace meshtorch::python {
+using namespace internal;
 namespace {
 
 py::dict counts_to_python(const CommCounts& counts) {

@@ -8,6 +8,7 @@
 #include "meshtorch/version.h"
 
 namespace meshtorch::python {
+using namespace internal;
 namespace {
 
 // A rank that waits for another lets it run Python, also when torch called the library with the lock held.
@@ -53,8 +54,8 @@ PYBIND11_MODULE(_C, m) {
   namespace mt = meshtorch::python;
   m.doc() = "Distributed tensors: the C++ library under the names of torch.distributed.tensor.";
   m.attr("__version__") = MESHTORCH_VERSION;
-  meshtorch::set_blocking_hooks({&mt::release_lock, &mt::take_lock});
-  meshtorch::set_shape_error_reader(&mt::is_wrong_call);
+  meshtorch::internal::set_blocking_hooks({&mt::release_lock, &mt::take_lock});
+  meshtorch::internal::set_shape_error_reader(&mt::is_wrong_call);
   py::register_local_exception_translator(&mt::translate);
   mt::bind_placements(m);
   mt::bind_worlds(m);

@@ -9,6 +9,7 @@
 #include "nn/split_styles.h"
 
 namespace meshtorch::python {
+using namespace internal;
 namespace {
 
 using OptionalPlacement = std::optional<Placement>;

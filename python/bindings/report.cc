@@ -11,6 +11,7 @@
 #include "meshtorch/trace.h"
 
 namespace meshtorch::python {
+using namespace internal;
 namespace {
 
 py::dict memory_dict(const RankMemory& m) {
@@ -75,14 +76,14 @@ void write_report(const std::string& path, const py::dict& given) {
       contents.memory.push_back(memory_from(py::reinterpret_borrow<py::dict>(rank)));
   }
   read(given, "memory_note", contents.memory_note);
-  std::optional<report::ModuleTree> tree;
+  std::optional<report::internal::ModuleTree> tree;
   if (given.contains("parts")) {
     tree.emplace();
     for (const auto& [name, type, style] : given["parts"].cast<Parts>())
       tree->parts.push_back({name, type, style});
     tree->parameters = given["parameters"].cast<NamedTensors>();
   }
-  report::write_page(path, contents, tree);
+  report::internal::write_page(path, contents, tree);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "rules/own_rules.h"
 
 namespace meshtorch::python {
+using namespace internal;
 namespace {
 
 py::object argument_to_python(const StackCall& call, std::size_t argument) {

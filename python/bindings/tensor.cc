@@ -11,6 +11,7 @@
 #include "tensor/meta.h"
 
 namespace meshtorch::python {
+using namespace internal;
 namespace {
 
 using Numbers = std::vector<std::int64_t>;

@@ -17,6 +17,7 @@
 #include "meshtorch/process_group.h"
 
 namespace meshtorch::python {
+using namespace internal;
 namespace {
 
 using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;

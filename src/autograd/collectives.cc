@@ -9,6 +9,7 @@
 #include "meshtorch/collectives.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 // The gradient of a missing result is zero; all ranks must still take part in the backward collective.

@@ -4,7 +4,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 class FunctionNode : public torch::autograd::Node {
@@ -61,4 +61,4 @@ at::Tensor differentiable(const char* name, const at::Tensor& input,
   return differentiable(name, std::vector<at::Tensor>{input}, forward_all, backward_all)[0];
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 using TensorMap = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
@@ -21,4 +21,4 @@ at::Tensor differentiable(const char* name, const at::Tensor& input,
                           const std::function<at::Tensor(const at::Tensor&)>& forward,
                           const std::function<at::Tensor(const at::Tensor&)>& backward);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

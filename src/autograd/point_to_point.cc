@@ -9,6 +9,7 @@
 #include "comm/peer_exchange.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 // What backward has to know of a tensor that was sent or received.

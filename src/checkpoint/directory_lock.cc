@@ -13,7 +13,7 @@
 #include <iterator>
 #include <sstream>
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
 namespace {
 
 // "process 1234 (program argument …)", as far as this host knows it.
@@ -51,4 +51,4 @@ DirectoryLock::~DirectoryLock() {
   if (directory_ >= 0) close(directory_);
 }
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

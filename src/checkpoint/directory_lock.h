@@ -3,7 +3,7 @@
 
 #include <string>
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
 
 // Held while it lives; the system gives it back when the process ends, however it does. It leaves no file.
 // Where the file system has no locks, there is none.
@@ -19,4 +19,4 @@ class DirectoryLock {
   int directory_;
 };
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

@@ -14,7 +14,7 @@
 #include "safetensors/atomic_file.h"
 #include "safetensors/header.h"
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -24,7 +24,7 @@ constexpr const char* kFileEnding = ".safetensors";
 
 bool is_data_file(const std::string& name) {
   return name.starts_with(kFilePrefix) &&
-         (name.ends_with(kFileEnding) || name.ends_with(safetensors::temporary_name(kFileEnding)));
+         (name.ends_with(kFileEnding) || name.ends_with(safetensors::internal::temporary_name(kFileEnding)));
 }
 
 // One that no file in the directory has, be it of a checkpoint or of a save that was killed.
@@ -75,14 +75,14 @@ Draft::Draft(const std::string& directory, const State& state) : directory_(dire
   const std::vector<Json> plans = run_together(gather, [&]() -> Json {
     NamedTensors tensors;
     Json values = Json::object();
-    for (const auto& section : state.sections()) {
+    for (const auto& section : StateAccess::sections(state)) {
       for (auto& tensor : section->tensors()) tensors.push_back(std::move(tensor));
       values[section->name()] = section->values();
     }
     held.emplace(tensors);
     Json plan{{"tensors", held->to_json()}, {"values", std::move(values)}};
     if (rank_ == 0) {
-      safetensors::make_directory(directory);
+      safetensors::internal::make_directory(directory);
       lock_ = std::make_unique<DirectoryLock>(directory);
       plan["generation"] = next_generation(directory);
       plan["meeting"] = unique_name();
@@ -124,18 +124,18 @@ std::string Draft::file_of(int rank) const {
 std::string Draft::path_of(const std::string& file) const { return (fs::path(directory_) / file).string(); }
 
 DataFile Draft::write_data() const {
-  std::vector<safetensors::StoredTensor> stored;
+  std::vector<safetensors::internal::StoredTensor> stored;
   for (const OwnChunk& chunk : mine_)
     stored.push_back({.name = chunk.name, .dtype = chunk.dtype, .shape = chunk.values.sizes().vec()});
   DataFile written{file_of(rank_), 0, {}};
-  safetensors::AtomicFile file(path_of(written.name));
-  safetensors::BlockChecksums checksums;
+  safetensors::internal::AtomicFile file(path_of(written.name));
+  safetensors::internal::BlockChecksums checksums;
   const auto append = [&](std::span<const std::byte> bytes) {
     file.append(bytes);
     checksums.update(bytes);
     written.bytes += bytes.size();
   };
-  const std::string header = safetensors::render_header(stored, {});
+  const std::string header = safetensors::internal::render_header(stored, {});
   append(std::as_bytes(std::span(header)));
   for (const OwnChunk& chunk : mine_) {
     for_each_slab(chunk.values, [&](const at::Tensor& slab, std::int64_t) {
@@ -181,7 +181,7 @@ void Draft::write(const Gather& gather) {
   const Index index = index_of(files);
   run_together(gather, [&]() -> Json {
     if (rank_ != 0) return nullptr;
-    safetensors::AtomicFile file(index_path(directory_));
+    safetensors::internal::AtomicFile file(index_path(directory_));
     file.append(index.to_text());
     file.commit();
     return nullptr;
@@ -189,4 +189,4 @@ void Draft::write(const Gather& gather) {
   if (rank_ == 0) remove_stale_files(directory_, index);
 }
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

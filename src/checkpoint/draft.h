@@ -12,7 +12,7 @@
 #include "checkpoint/plan/assign.h"
 #include "meshtorch/checkpoint.h"
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
 
 class Draft {
  public:
@@ -52,4 +52,4 @@ class Draft {
   std::unique_ptr<DirectoryLock> lock_;  // of rank 0, until it is written
 };
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-namespace meshtorch::safetensors {
+namespace meshtorch::safetensors::internal {
 namespace {
 
 constexpr std::array<std::pair<std::string_view, at::ScalarType>, 17> kTypes{{
@@ -49,4 +49,4 @@ at::ScalarType dtype_named(const std::string& name) {
   return found->second;
 }
 
-}  // namespace meshtorch::safetensors
+}  // namespace meshtorch::safetensors::internal

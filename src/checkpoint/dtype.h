@@ -5,10 +5,10 @@
 
 #include <string>
 
-namespace meshtorch::safetensors {
+namespace meshtorch::safetensors::internal {
 
 // Throws NotImplementedError for a type that the format, or LibTorch, does not have.
 std::string dtype_name(at::ScalarType type);
 at::ScalarType dtype_named(const std::string& name);
 
-}  // namespace meshtorch::safetensors
+}  // namespace meshtorch::safetensors::internal

@@ -18,10 +18,11 @@
 #include "safetensors/header.h"
 
 namespace meshtorch::checkpoint {
+using namespace internal;
 namespace {
 
 namespace fs = std::filesystem;
-using safetensors::StoredTensor;
+using safetensors::internal::StoredTensor;
 
 // One file of the model: its tensors, and its first bytes.
 struct ModelFile {
@@ -52,7 +53,7 @@ std::vector<ModelFile> split_into_files(const std::vector<Holding>& tensors, std
   std::uint64_t bytes = 0;
   for (const Holding& tensor : tensors) {
     const auto count = static_cast<std::uint64_t>(Box{tensor.shape, tensor.shape}.count());
-    const std::uint64_t size = count * safetensors::item_size(tensor.dtype);
+    const std::uint64_t size = count * safetensors::internal::item_size(tensor.dtype);
     if (!files.back().tensors.empty() && bytes + size > max_bytes) {
       files.emplace_back();
       bytes = 0;
@@ -62,7 +63,7 @@ std::vector<ModelFile> split_into_files(const std::vector<Holding>& tensors, std
   }
   for (std::size_t i = 0; i < files.size(); ++i) {
     files[i].name = file_name(i, files.size());
-    files[i].header = safetensors::render_header(files[i].tensors, {{"format", "pt"}});
+    files[i].header = safetensors::internal::render_header(files[i].tensors, {{"format", "pt"}});
   }
   return files;
 }
@@ -72,20 +73,20 @@ class SharedFile {
  public:
   SharedFile(const std::string& path, int flags)
       : path_(path), file_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
-    if (file_ < 0) throw safetensors::file_error("cannot open", path, errno);
+    if (file_ < 0) throw safetensors::internal::file_error("cannot open", path, errno);
   }
   ~SharedFile() { ::close(file_); }
   SharedFile(const SharedFile&) = delete;
   SharedFile& operator=(const SharedFile&) = delete;
 
   void write(std::span<const std::byte> bytes, std::uint64_t offset) {
-    safetensors::write_all(file_, path_, bytes, offset);
+    safetensors::internal::write_all(file_, path_, bytes, offset);
   }
   void resize(std::uint64_t size) {
     if (::ftruncate(file_, static_cast<off_t>(size)) != 0)
-      throw safetensors::file_error("cannot resize", path_, errno);
+      throw safetensors::internal::file_error("cannot resize", path_, errno);
   }
-  void sync() { safetensors::sync_file(file_, path_); }
+  void sync() { safetensors::internal::sync_file(file_, path_); }
 
  private:
   std::string path_;
@@ -101,7 +102,7 @@ std::vector<std::vector<Range>> ranges_of(const Box& box) {
 
 void write_box(SharedFile& file, const StoredTensor& tensor, const Box& box, const at::Tensor& values) {
   const ShardIndices places(tensor.shape, ranges_of(box));
-  const auto item = static_cast<std::int64_t>(safetensors::item_size(tensor.dtype));
+  const auto item = static_cast<std::int64_t>(safetensors::internal::item_size(tensor.dtype));
   for_each_slab(values, [&](const at::Tensor& slab, std::int64_t begin) {
     const at::Tensor in_order = slab.cpu().contiguous();
     const auto* bytes = static_cast<const std::byte*>(in_order.const_data_ptr());
@@ -144,7 +145,7 @@ class Export {
  private:
   std::string path_of(const std::string& file) const { return (fs::path(directory_) / file).string(); }
   std::string unfinished(const ModelFile& file) const {
-    return safetensors::temporary_name(path_of(file.name));
+    return safetensors::internal::temporary_name(path_of(file.name));
   }
 
   void together_on_rank_0(const std::function<void()>& act) {
@@ -156,7 +157,7 @@ class Export {
 
   // Files of the full size, with nothing but headers.
   void begin() {
-    safetensors::make_directory(directory_);
+    safetensors::internal::make_directory(directory_);
     for (const ModelFile& file : files_) {
       SharedFile made(unfinished(file), O_WRONLY | O_CREAT | O_TRUNC);
       made.resize(file.size());
@@ -176,7 +177,7 @@ class Export {
   }
 
   void write_text(const std::string& name, const std::string& text) const {
-    safetensors::AtomicFile file(path_of(name));
+    safetensors::internal::AtomicFile file(path_of(name));
     file.append(text);
     file.commit();
   }
@@ -185,7 +186,7 @@ class Export {
     Json index{{"metadata", {{"total_size", 0}}}, {"weight_map", Json::object()}};
     std::uint64_t total = 0;
     for (const ModelFile& file : files_) {
-      safetensors::publish(unfinished(file), path_of(file.name));
+      safetensors::internal::publish(unfinished(file), path_of(file.name));
       total += file.size() - file.header.size();
       for (const StoredTensor& tensor : file.tensors) index["weight_map"][tensor.name] = file.name;
     }

@@ -12,7 +12,7 @@ namespace meshtorch::safetensors {
 struct Files::Impl {
   explicit Impl(const std::string& path);
 
-  ModelFiles files;
+  internal::ModelFiles files;
   std::map<std::string, Entry> entries;
 };
 

@@ -6,7 +6,7 @@
 #include "checkpoint/dtype.h"
 #include "checkpoint/slab.h"
 
-namespace meshtorch::safetensors {
+namespace meshtorch::safetensors::internal {
 
 void fill(const at::Tensor& target, const OpenFile& file, const StoredTensor& source,
           const ShardIndices& part) {
@@ -21,11 +21,11 @@ void fill(const at::Tensor& target, const OpenFile& file, const StoredTensor& so
     return;
   }
   // The target has another type, or is not in one piece.
-  checkpoint::for_each_slab(target, [&](const at::Tensor& slab, std::int64_t begin) {
+  checkpoint::internal::for_each_slab(target, [&](const at::Tensor& slab, std::int64_t begin) {
     const at::Tensor values = at::empty(slab.sizes(), at::TensorOptions(type));
     read(values, begin);
     slab.copy_(values);
   });
 }
 
-}  // namespace meshtorch::safetensors
+}  // namespace meshtorch::safetensors::internal

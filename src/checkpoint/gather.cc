@@ -10,7 +10,7 @@
 #include "comm/error_text.h"
 #include "comm/rank_context.h"
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
 namespace {
 
 at::Tensor gather_rows(const at::Tensor& row, const World& world, c10d::ProcessGroup& group) {
@@ -141,4 +141,4 @@ void as_value_error(const std::function<void()>& check) {
   }
 }
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

@@ -7,7 +7,7 @@
 
 #include "checkpoint/plan/index.h"
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
 
 // Every rank's text, on every rank.
 using Gather = std::function<std::vector<std::string>(const std::string& mine)>;
@@ -29,4 +29,4 @@ std::vector<Json> run_together(const Gather& gather, const std::function<Json()>
 // Checks that throw std::invalid_argument, as ValueError.
 void as_value_error(const std::function<void()>& check);
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

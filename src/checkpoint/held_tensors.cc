@@ -7,7 +7,7 @@
 #include "tensor/meta.h"
 #include "tensor/redistribute.h"
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
 namespace {
 
 at::Tensor reduced(const at::Tensor& tensor) {
@@ -28,7 +28,7 @@ bool is_outside(const at::Tensor& tensor) {
 HeldTensors::HeldTensors(const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
     const at::Tensor whole = reduced(tensor);
-    Held held{.dtype = safetensors::dtype_name(tensor.scalar_type()),
+    Held held{.dtype = safetensors::internal::dtype_name(tensor.scalar_type()),
               .shape = tensor.sizes().vec(),
               .shards = shards_of(whole)};
     TORCH_CHECK_VALUE(
@@ -46,7 +46,7 @@ Json HeldTensors::to_json() const {
   for (const std::string& name : names_) {
     const Held& held = held_.at(name);
     Json boxes = Json::array();
-    for (const Box& box : boxes_of(held.shards.held)) boxes.push_back(checkpoint::to_json(box));
+    for (const Box& box : boxes_of(held.shards.held)) boxes.push_back(checkpoint::internal::to_json(box));
     all.push_back(
         {{"name", name}, {"dtype", held.dtype}, {"shape", held.shape}, {"boxes", std::move(boxes)}});
   }
@@ -70,4 +70,4 @@ at::Tensor HeldTensors::part(const std::string& name, const Box& box) const {
   return view_of(shards.local, overlap_of(shards.held, box).local);
 }
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

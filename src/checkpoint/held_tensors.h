@@ -9,7 +9,7 @@
 #include "checkpoint/plan/assign.h"
 #include "checkpoint/section.h"
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
 
 class HeldTensors {
  public:
@@ -34,4 +34,4 @@ class HeldTensors {
 // The inverse of HeldTensors::to_json.
 std::vector<Holding> holdings_from(const Json& json);
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

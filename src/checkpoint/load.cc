@@ -12,6 +12,7 @@
 #include "meshtorch/checkpoint.h"
 
 namespace meshtorch::checkpoint {
+using namespace internal;
 namespace {
 
 namespace fs = std::filesystem;
@@ -22,7 +23,7 @@ std::string read_index(const std::string& directory) {
                     "meshtorch: there is no checkpoint, that is no checkpoint.json\n  in: ", directory,
                     "\n  do: name the directory that save() wrote");
   std::string text;
-  as_value_error([&] { text = safetensors::InputFile(path).text(); });
+  as_value_error([&] { text = safetensors::internal::InputFile(path).text(); });
   return text;
 }
 
@@ -56,7 +57,7 @@ void check_names(const Delivery& delivery, const Index& index, const std::string
 // Finds where everything goes, and changes nothing.
 std::vector<Delivery> plan(const State& state, const Index& index, const std::string& path) {
   std::vector<Delivery> deliveries;
-  for (const auto& section : state.sections()) {
+  for (const auto& section : StateAccess::sections(state)) {
     const std::string& name = section->name();
     TORCH_CHECK_VALUE(index.values.contains(name), "meshtorch: the checkpoint has no part \"", name,
                       "\"\n  in: ", path, "\n  do: load it into the state that was saved");
@@ -76,26 +77,26 @@ class DataFiles {
     for (const Chunk& chunk : index_.tensors.at(name).chunks) {
       const Overlap overlap = overlap_of(shards.held, chunk.box);
       if (overlap.local.count() == 0) continue;
-      const safetensors::OpenFile& file = open(chunk.file);
-      const safetensors::StoredTensor& stored = find(file, chunk_name(name, chunk.box), chunk.box);
-      safetensors::fill(view_of(shards.local, overlap.local), file, stored,
-                        ShardIndices(chunk.box.sizes, overlap.inside));
+      const safetensors::internal::OpenFile& file = open(chunk.file);
+      const safetensors::internal::StoredTensor& stored = find(file, chunk_name(name, chunk.box), chunk.box);
+      safetensors::internal::fill(view_of(shards.local, overlap.local), file, stored,
+                                  ShardIndices(chunk.box.sizes, overlap.inside));
     }
   }
 
  private:
-  const safetensors::OpenFile& open(const std::string& name) {
+  const safetensors::internal::OpenFile& open(const std::string& name) {
     auto& file = files_[name];
     if (!file) {
       const std::string path = (fs::path(directory_) / name).string();
-      file = std::make_unique<safetensors::OpenFile>(path, index_.files.at(name).checksums);
+      file = std::make_unique<safetensors::internal::OpenFile>(path, index_.files.at(name).checksums);
     }
     return *file;
   }
 
-  static const safetensors::StoredTensor& find(const safetensors::OpenFile& file, const std::string& name,
-                                               const Box& box) {
-    const safetensors::StoredTensor* tensor = file.find(name);
+  static const safetensors::internal::StoredTensor& find(const safetensors::internal::OpenFile& file,
+                                                         const std::string& name, const Box& box) {
+    const safetensors::internal::StoredTensor* tensor = file.find(name);
     TORCH_CHECK_VALUE(tensor != nullptr && tensor->shape == box.sizes, "meshtorch: the file has no chunk \"",
                       name, "\"\n  in: ", file.file.path(),
                       "\n  do: load another checkpoint; this one is damaged");
@@ -104,7 +105,7 @@ class DataFiles {
 
   const std::string& directory_;
   const Index& index_;
-  std::map<std::string, std::unique_ptr<safetensors::OpenFile>> files_;
+  std::map<std::string, std::unique_ptr<safetensors::internal::OpenFile>> files_;
 };
 
 }  // namespace

@@ -9,13 +9,14 @@
 #include "checkpoint/module_tensors.h"
 
 namespace meshtorch::safetensors {
+using namespace internal;
 namespace {
 
 void check_target(const at::Tensor& target, const Entry& entry, const std::string& name) {
   TORCH_CHECK_VALUE(target.sizes() == c10::IntArrayRef(entry.shape), "meshtorch: tensor \"", name,
                     "\" has the shape ", c10::IntArrayRef(entry.shape), " in the file, and ", target.sizes(),
                     " in memory\n  in: ", entry.file, "\n  do: build the model with the sizes of the file");
-  checkpoint::check_whole(target, name);
+  checkpoint::internal::check_whole(target, name);
 }
 
 std::string list_of(const std::vector<std::string>& names) {
@@ -35,7 +36,7 @@ std::vector<Match> match(torch::nn::Module& module, const Files& files, const Lo
                          LoadReport& report) {
   std::vector<Match> matches;
   std::set<std::string> used;
-  for (const auto& tensor : checkpoint::tensors_of(module)) {
+  for (const auto& tensor : checkpoint::internal::tensors_of(module)) {
     std::string found;
     bool is_wanted = false;
     for (const std::string& name : tensor.names) {
@@ -62,7 +63,7 @@ std::vector<Match> match(torch::nn::Module& module, const Files& files, const Lo
 void load_into(const at::Tensor& target, const Files& files, const std::string& name) {
   const Entry& entry = files.at(name);
   check_target(target, entry, name);
-  const checkpoint::Shards shards = checkpoint::shards_to_fill(target);
+  const checkpoint::internal::Shards shards = checkpoint::internal::shards_to_fill(target);
   const auto& [file, tensor] = files.impl_->files.tensors.at(name);
   fill(shards.local, *file, *tensor, ShardIndices(entry.shape, shards.held));
 }

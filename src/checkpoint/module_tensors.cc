@@ -10,7 +10,7 @@
 #include "meshtorch/distribute_module.h"
 #include "tensor/meta.h"
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
 
 std::vector<ModuleTensor> tensors_of(torch::nn::Module& module) {
   std::vector<ModuleTensor> tensors;
@@ -63,4 +63,4 @@ at::Tensor view_of(const at::Tensor& tensor, const Box& box) {
   return view;
 }
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

@@ -12,7 +12,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
 
 // A parameter or buffer, with all the names that it has in its module.
 struct ModuleTensor {
@@ -39,4 +39,4 @@ Shards shards_to_fill(const at::Tensor& tensor);
 // The elements of a box of a plain tensor, sharing its memory.
 at::Tensor view_of(const at::Tensor& tensor, const Box& box);
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

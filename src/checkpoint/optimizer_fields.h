@@ -7,7 +7,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
 
 struct SgdFields {
   static constexpr const char* kName = "SGD";
@@ -87,4 +87,4 @@ struct AdagradFields {
   }
 };
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

@@ -10,7 +10,7 @@
 #include "checkpoint/optimizer_fields.h"
 #include "checkpoint/section.h"
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
 namespace {
 
 // A parameter of the optimizer and its name in the module.
@@ -196,4 +196,4 @@ std::shared_ptr<Section> optimizer_section(const std::string& name, torch::optim
   return section;
 }
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

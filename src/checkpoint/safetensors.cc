@@ -11,6 +11,7 @@
 #include "safetensors/atomic_file.h"
 
 namespace meshtorch::safetensors {
+using namespace internal;
 namespace {
 
 ModelFiles open(const std::string& path) {

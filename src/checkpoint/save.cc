@@ -7,6 +7,7 @@
 #include "checkpoint/latest_save.h"
 
 namespace meshtorch::checkpoint {
+using namespace internal;
 namespace {
 
 // The latest background save of this rank: the end of its thread waits for it.
@@ -36,7 +37,7 @@ LatestSave& latest_save() {
 
 }  // namespace
 
-void finish_latest_save() { latest_save().finish(); }
+void internal::finish_latest_save() { latest_save().finish(); }
 
 void save(const std::string& directory, const State& state) {
   finish_latest_save();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "checkpoint/plan/index.h"
+#include "meshtorch/checkpoint.h"
 
 namespace torch::nn {
 class Module;
@@ -17,7 +18,7 @@ namespace torch::optim {
 class Optimizer;
 }
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
@@ -44,7 +45,12 @@ class Section {
   std::string name_;
 };
 
+// What a State holds.
+struct StateAccess {
+  static const std::vector<std::shared_ptr<Section>>& sections(const State& state) { return state.sections_; }
+};
+
 std::shared_ptr<Section> optimizer_section(const std::string& name, torch::optim::Optimizer& optimizer,
                                            torch::nn::Module& module);
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

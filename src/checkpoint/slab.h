@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
 
 inline constexpr std::int64_t kSlabElements = std::int64_t{1} << 20;
 
@@ -25,4 +25,4 @@ void for_each_slab(const at::Tensor& tensor, const Visit& visit, std::int64_t be
   }
 }
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

@@ -10,6 +10,7 @@
 #include "meshtorch/random.h"
 
 namespace meshtorch::checkpoint {
+using namespace internal;
 namespace {
 
 class ModuleSection : public Section {

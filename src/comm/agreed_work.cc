@@ -9,7 +9,7 @@
 
 #include "comm/error_text.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 namespace {
 
@@ -224,4 +224,4 @@ void Courier::run() {
   }
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

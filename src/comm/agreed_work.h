@@ -16,7 +16,7 @@
 #include "comm/group_call.h"
 #include "comm/host_meeting.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 class AgreedWork : public c10d::Work {
  public:
@@ -103,4 +103,4 @@ class Courier {
   std::thread thread_;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

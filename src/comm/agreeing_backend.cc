@@ -9,7 +9,7 @@
 #include "comm/remote_ranks.h"
 #include "comm/tensor_calls.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // The other members of a group, on this host and on others; either may be none.
@@ -213,4 +213,4 @@ c10::intrusive_ptr<c10d::Backend> with_agreement(c10::intrusive_ptr<c10d::Backen
   return c10::make_intrusive<AgreeingBackend>(std::move(inner), peers);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 struct World;
 
@@ -20,4 +20,4 @@ c10::intrusive_ptr<c10d::Backend> with_agreement(c10::intrusive_ptr<c10d::Backen
                                                  const std::vector<std::int64_t>& ranks, const World& world,
                                                  const std::string& address);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

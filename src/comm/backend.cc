@@ -11,7 +11,7 @@
 #include "comm/memory_backend.h"
 #include "comm/rank_context.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 std::string group_name(const std::vector<std::int64_t>& ranks) {
@@ -92,4 +92,4 @@ void check_backend(const std::string& backend) {
 #endif
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

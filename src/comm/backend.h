@@ -6,7 +6,9 @@
 #include <chrono>
 #include <vector>
 
-namespace meshtorch {
+#include "meshtorch/api.h"
+
+namespace meshtorch::internal {
 
 class MemoryBackend;
 struct World;
@@ -25,9 +27,9 @@ void check_backend(const std::string& backend);
 std::string default_backend();
 
 // World ranks `ranks`, all on this host, on which `ranks_on_host` ranks run.
-c10::intrusive_ptr<c10d::Backend> make_shm_backend(c10d::Store& store, const std::vector<std::int64_t>& ranks,
-                                                   int rank, int ranks_on_host,
-                                                   std::chrono::milliseconds timeout);
+MESHTORCH_FOR_PYTHON c10::intrusive_ptr<c10d::Backend> make_shm_backend(
+    c10d::Store& store, const std::vector<std::int64_t>& ranks, int rank, int ranks_on_host,
+    std::chrono::milliseconds timeout);
 
 // One factory for each backend; a null result means that it was not built in.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const World& world,
@@ -38,4 +40,4 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const World& world,
                                                     int size);
 c10::intrusive_ptr<c10d::Backend> make_fake_backend(int rank, int size);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

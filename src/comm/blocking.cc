@@ -1,7 +1,7 @@
 // What happens around a wait for other ranks.
 #include "comm/blocking.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 BlockingHooks& hooks() {
@@ -21,4 +21,4 @@ Blocking::~Blocking() {
   if (token_ != nullptr) hooks().end(token_);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -2,7 +2,9 @@
 // the ranks that are waited for can run.
 #pragma once
 
-namespace meshtorch {
+#include "meshtorch/api.h"
+
+namespace meshtorch::internal {
 
 // `begin` runs before a wait and gives a token, `end` after it with that token.
 struct BlockingHooks {
@@ -11,7 +13,7 @@ struct BlockingHooks {
 };
 
 // For all ranks of the process, once, before there are any.
-void set_blocking_hooks(const BlockingHooks& hooks);
+MESHTORCH_FOR_PYTHON void set_blocking_hooks(const BlockingHooks& hooks);
 
 // Alive while the thread waits for another rank. No lock may be taken before it and released after it.
 class Blocking {
@@ -25,4 +27,4 @@ class Blocking {
   void* token_ = nullptr;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

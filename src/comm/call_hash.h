@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string_view>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // 128 bits: ranks that differ look alike once in 10^38 calls. The order of what is added counts.
 class CallHash {
@@ -37,4 +37,4 @@ class CallHash {
   std::uint64_t second_ = 0x13198A2E03707344ULL;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -21,6 +21,7 @@
 #include "core/shard.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 // Waits for the work of a backend once, for all its results: some works of gloo write the results at every

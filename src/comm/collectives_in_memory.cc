@@ -9,7 +9,7 @@
 #include "comm/wire.h"
 #include "core/shard.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 std::int64_t total(const Splits& numbers) {
@@ -171,4 +171,4 @@ void barrier_in_memory(MemoryBackend& memory, const Group& group) {
       [&] { memory.meet(); });
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -5,7 +5,7 @@
 #include "comm/memory_backend.h"
 #include "meshtorch/collectives.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The backend, if the group's ranks share memory and such a tensor lies in it; else null.
 inline MemoryBackend* memory_for(const Group& group, const at::Tensor& t) {
@@ -33,4 +33,4 @@ at::Tensor exchange_in_memory(MemoryBackend& memory, const at::Tensor& input, co
 at::Tensor broadcast_in_memory(MemoryBackend& memory, const at::Tensor& self, int source, const Group& group);
 void barrier_in_memory(MemoryBackend& memory, const Group& group);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

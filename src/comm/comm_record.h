@@ -5,7 +5,7 @@
 
 #include "meshtorch/debug.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The time of its life counts as time of one collective, in all modes that are active on this rank.
 class CommWait {
@@ -20,4 +20,4 @@ class CommWait {
   std::chrono::steady_clock::time_point begin_;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -3,7 +3,7 @@
 
 #include <ATen/core/ivalue.h>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 class CompletedWork : public c10d::Work {
@@ -31,4 +31,4 @@ c10::intrusive_ptr<c10d::Work> completed_work(int rank, std::vector<at::Tensor> 
   return c10::make_intrusive<CompletedWork>(rank, std::move(results));
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

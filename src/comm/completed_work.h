@@ -3,8 +3,8 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 c10::intrusive_ptr<c10d::Work> completed_work(int rank, std::vector<at::Tensor> results);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

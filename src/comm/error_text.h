@@ -6,7 +6,7 @@
 #include <exception>
 #include <string>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Without the backtrace that LibTorch adds.
 inline std::string error_text(const std::exception_ptr& error) {
@@ -21,4 +21,4 @@ inline std::string error_text(const std::exception_ptr& error) {
   }
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

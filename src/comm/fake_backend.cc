@@ -5,7 +5,7 @@
 #include "comm/backend.h"
 #include "comm/completed_work.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 class FakeBackend : public c10d::Backend {
@@ -99,4 +99,4 @@ c10::intrusive_ptr<c10d::Backend> make_fake_backend(int rank, int size) {
   return c10::make_intrusive<FakeBackend>(rank, size);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

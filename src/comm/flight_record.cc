@@ -22,6 +22,7 @@
 #include "meshtorch/placement.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 using nlohmann::ordered_json;
@@ -179,7 +180,7 @@ void FlightRecord::write_if_asked(const std::string& reason) const noexcept {
   }
 }
 
-std::shared_ptr<FlightRecord> flight_record_of(int rank, int world_size) {
+std::shared_ptr<FlightRecord> internal::flight_record_of(int rank, int world_size) {
   Records& all = records();
   const std::scoped_lock lock(all.mutex);
   if (!asked_directory().empty() && signal_pipe < 0) listen_for_signal();
@@ -189,7 +190,7 @@ std::shared_ptr<FlightRecord> flight_record_of(int rank, int world_size) {
   return record;
 }
 
-void write_flight_records(const std::string& reason) {
+void internal::write_flight_records(const std::string& reason) {
   std::vector<std::shared_ptr<FlightRecord>> living;
   {
     Records& all = records();

@@ -15,7 +15,7 @@
 
 #include "comm/group_call.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 class FlightRecord {
  public:
@@ -125,4 +125,4 @@ std::shared_ptr<FlightRecord> flight_record_of(int rank, int world_size);
 // Writes the records of all ranks of this process, as far as MESHTORCH_FLIGHT_RECORD names a directory.
 void write_flight_records(const std::string& reason);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

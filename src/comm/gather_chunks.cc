@@ -13,7 +13,7 @@
 #include "comm/wire.h"
 #include "core/shard.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // Where the chunks of one rank lie in its buffer: each has the room of the largest chunk of its tensor.
@@ -128,4 +128,4 @@ std::function<void()> start_gather_chunks(const Tensors& chunks, const Tensors& 
   };
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

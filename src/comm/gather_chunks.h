@@ -7,7 +7,7 @@
 #include "comm/group_call.h"
 #include "meshtorch/collectives.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // What ranks agree on: the wholes, and along which dims they are cut.
 class GatherChunksCall : public GroupCall {
@@ -27,4 +27,4 @@ class GatherChunksCall : public GroupCall {
 std::function<void()> start_gather_chunks(const Tensors& chunks, const Tensors& wholes, const Splits& dims,
                                           const Group& group);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

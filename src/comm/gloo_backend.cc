@@ -10,7 +10,7 @@
 #include "comm/backend.h"
 #include "comm/rank_context.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // Ranks that meet on the loopback address also talk there: the host's own name may not resolve.
@@ -50,4 +50,4 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const World& world,
   return with_agreement(std::move(gloo), store, ranks, world, address);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

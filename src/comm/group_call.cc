@@ -3,7 +3,7 @@
 
 #include <array>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 constexpr std::array<const char*, 14> kKindNames{"all_reduce",
@@ -43,4 +43,4 @@ std::string GroupCall::text() const {
   return text;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -9,7 +9,7 @@
 
 #include "comm/call_hash.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 enum class CallKind : std::uint32_t {
   all_reduce,
@@ -111,4 +111,4 @@ class CallOrigin {
   inline static thread_local const CallOrigin* current_ = nullptr;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

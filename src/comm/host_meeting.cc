@@ -7,7 +7,7 @@
 #include <mutex>
 #include <utility>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 std::string text_at(c10d::Store& store, const std::string& key) {
@@ -149,4 +149,4 @@ bool ranks_share_host(const c10::intrusive_ptr<c10d::Store>& given, int rank, in
   return store.add("others", 0) == 0;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -10,8 +10,9 @@
 #include "comm/flight_record.h"
 #include "comm/meeting.h"
 #include "comm/segment.h"
+#include "meshtorch/api.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // One process's membership in a group that meets in a segment. Its end, or leave(), tells the others.
 class HostMembership {
@@ -52,6 +53,6 @@ void say_in_all_groups(LastWords meaning, const std::string& text) noexcept;
 std::vector<int> members_on_host(c10d::Store& store, int rank, int size);
 
 // True if all ranks can share memory. Every rank of the store must ask.
-bool ranks_share_host(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size);
+MESHTORCH_FOR_PYTHON bool ranks_share_host(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -3,7 +3,7 @@
 
 #include <c10/core/DispatchKey.h>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Below autograd, above the backends, and free in LibTorch 2.13. A later LibTorch may take it: this is the
 // one place to change; dispatch/attach.cc registers the kernels.
@@ -16,4 +16,4 @@ constexpr c10::DispatchKey kCompositeKey = c10::DispatchKey::DeferredInit;
 // rank's generator. Registered in comm/rank_generator.cc.
 constexpr c10::DispatchKey kThreadRankKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

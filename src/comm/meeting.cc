@@ -18,7 +18,7 @@
 #include "comm/blocking.h"
 #include "comm/fault_lab.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -375,4 +375,4 @@ std::string GroupMeeting::describe() const {
   return text;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

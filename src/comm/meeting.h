@@ -12,7 +12,7 @@
 #include "comm/group_call.h"
 #include "comm/meeting_memory.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 class GroupMeeting {
  public:
@@ -115,4 +115,4 @@ class GroupMeeting {
 // Wakes those who sleep in a meeting, to look whether something has changed.
 void ring(MeetingMemory& memory);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

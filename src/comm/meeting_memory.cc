@@ -4,7 +4,7 @@
 #include <new>
 #include <string_view>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 constexpr std::size_t kLine = 64;
@@ -75,4 +75,4 @@ char* MeetingMemory::stage(int rank, int turn) {
   return first + index_of(rank, turn) * stage_bytes;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -8,7 +8,7 @@
 
 #include "comm/call_hash.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // What one rank brings to a collective. There are two, used in turns: a rank may already prepare its next
 // call while a peer still reads the last.
@@ -85,4 +85,4 @@ struct MeetingMemory {
   char* after_header() { return reinterpret_cast<char*>(this + 1); }
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -11,7 +11,7 @@
 #include "comm/tensor_calls.h"
 #include "comm/tensor_runs.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* backend) {
@@ -306,4 +306,4 @@ MemoryBackend::WorkPtr MemoryBackend::barrier(const c10d::BarrierOptions&) {
   return done({});
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -12,7 +12,7 @@
 #include "comm/memory_exchange.h"
 #include "comm/tensor_calls.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 class MemoryBackend : public c10d::Backend, public Comparing {
  public:
@@ -98,4 +98,4 @@ class MemoryBackend : public c10d::Backend, public Comparing {
   std::chrono::milliseconds timeout_;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -4,7 +4,7 @@
 #include "comm/tensor_runs.h"
 #include "core/shard.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 using RunLists = c10::SmallVector<RunList, 8>;
@@ -104,4 +104,4 @@ void MemoryBackend::compare(const GroupCall& call) { exchange_->barrier(call, ti
 
 void MemoryBackend::meet() { exchange_->barrier(GroupCall(CallKind::barrier), timeout_); }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

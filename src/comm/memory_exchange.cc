@@ -11,7 +11,7 @@
 #include "comm/reduce.h"
 #include "core/shard.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -300,4 +300,4 @@ void MemoryExchange::reduce_scatter(const GroupCall& call, std::span<const RunLi
   meeting_->leave();
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

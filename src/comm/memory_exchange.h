@@ -15,7 +15,7 @@
 #include "comm/runs.h"
 #include "meshtorch/placement.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The elements that a reduction combines.
 struct Reducing {
@@ -75,4 +75,4 @@ class MemoryExchange {
   const bool reads_peers_;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 void check_is_fake(const torch::jit::Stack& stack, const c10::OperatorHandle& op) {
@@ -42,4 +42,4 @@ std::unique_ptr<torch::Library> register_meta_collectives() {
 const std::unique_ptr<torch::Library> meta_collectives = register_meta_collectives();
 
 }  // namespace
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

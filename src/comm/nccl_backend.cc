@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #endif
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 #ifdef USE_C10D_NCCL
 
@@ -32,4 +32,4 @@ std::string default_backend() { return "shm"; }
 
 #endif
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

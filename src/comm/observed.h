@@ -7,7 +7,7 @@
 
 #include <vector>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Runs `body` as the c10d operator of that name on `inputs()`, made only if somebody looks.
 template <class Inputs, class Body>
@@ -22,4 +22,4 @@ void observed(const char* name, const Inputs& inputs, const Body& body) {
   body();
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

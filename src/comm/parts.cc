@@ -7,7 +7,7 @@
 
 #include "core/shard.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 std::int64_t wrapped_dim(std::int64_t dim, const at::Tensor& t) {
   const std::int64_t count = std::max<std::int64_t>(t.dim(), 1);
@@ -51,4 +51,4 @@ at::Tensor joined_parts(const at::Tensor& stacked, std::int64_t dim, const std::
   return at::cat(parts, dim);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

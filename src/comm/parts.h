@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The dim from the front; throws if a tensor of t's dims (at least one) has no such dim.
 std::int64_t wrapped_dim(std::int64_t dim, const at::Tensor& t);
@@ -24,4 +24,4 @@ at::Tensor stacked_parts(const at::Tensor& t, std::int64_t dim, int count);
 // The inverse: joins parts along `dim`, of which part r has sizes[r] elements that count.
 at::Tensor joined_parts(const at::Tensor& stacked, std::int64_t dim, const std::vector<std::int64_t>& sizes);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -17,7 +17,7 @@
 #include "comm/tensor_calls.h"
 #include "comm/wire.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 using Bytes = std::vector<std::int64_t>;
@@ -276,4 +276,4 @@ SentAndReceived exchange_with_peers(const std::vector<SendTo>& sends,
   return results;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -10,7 +10,7 @@
 
 #include "comm/key.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // Data on its way to one or more tensors; asked for once, whoever needs it first. It stands in for their
@@ -158,4 +158,4 @@ void wait_pending(const at::Tensor& tensor) {
   }
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -5,7 +5,7 @@
 
 #include <functional>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // A contiguous tensor of this shape. `finish` blocks until the data is there and gives it, of the same shape;
 // it runs once, at the first use of the data. If it throws, so does every use of the data.
@@ -17,4 +17,4 @@ bool is_pending_tensor(const at::Tensor& tensor);
 // Waits if the tensor is pending; from then on it is a plain tensor.
 void wait_pending(const at::Tensor& tensor);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

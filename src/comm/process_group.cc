@@ -15,6 +15,7 @@
 #include "comm/timeout.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 void join(World world) {

@@ -10,7 +10,7 @@
 #include "comm/rank_generator.h"
 #include "meshtorch/random.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 struct Slot {
@@ -134,4 +134,4 @@ void set_process_rank(std::shared_ptr<RankContext> context) {
   if (old) old->leave();
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -16,9 +16,10 @@
 #include "comm/agreement.h"
 #include "comm/thread_world.h"
 #include "core/random_source.h"
+#include "meshtorch/api.h"
 #include "meshtorch/group.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 class MeshImpl;
 
@@ -45,7 +46,7 @@ struct World {
   Agreement agreement = Agreement::on;
 };
 
-class RankContext {
+class MESHTORCH_FOR_PYTHON RankContext {
  public:
   explicit RankContext(World world);
 
@@ -83,11 +84,11 @@ class RankContext {
 // joined.
 std::shared_ptr<RankContext> current_rank();
 // The same, null if the rank has not joined.
-std::shared_ptr<RankContext> current_rank_or_null();
+MESHTORCH_FOR_PYTHON std::shared_ptr<RankContext> current_rank_or_null();
 // Where the random numbers of ranks that join from now on start.
 RandomSource& starting_random();
 // Makes `context` that of the calling thread, or of the whole process.
 void set_thread_rank(std::shared_ptr<RankContext> context);
-void set_process_rank(std::shared_ptr<RankContext> context);
+MESHTORCH_FOR_PYTHON void set_process_rank(std::shared_ptr<RankContext> context);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -12,7 +12,7 @@
 #include "comm/key.h"
 #include "comm/rank_context.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // Null outside of thread ranks.
@@ -137,7 +137,7 @@ at::Generator copy_of_default_generator() {
   return original.clone();
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
   library.fallback(torch::CppFunction::makeFallthrough());

@@ -3,11 +3,13 @@
 
 #include <ATen/core/Generator.h>
 
-namespace meshtorch {
+#include "meshtorch/api.h"
+
+namespace meshtorch::internal {
 
 // From the first call on, LibTorch's default CPU generator stands for that of the calling rank, where the
 // rank is a thread, and for that of the process everywhere else: seeds and states go there.
-void share_default_generator();
+MESHTORCH_FOR_PYTHON void share_default_generator();
 
 // Makes plain random operators of the calling thread draw from its rank's generator, or no more.
 void use_rank_generator(bool is_rank);
@@ -15,4 +17,4 @@ void use_rank_generator(bool is_rank);
 // A generator in the state of the calling thread's default one.
 at::Generator copy_of_default_generator();
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -5,7 +5,7 @@
 
 #include "comm/reduce_kernel.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 using Op = c10d::ReduceOp;
@@ -89,4 +89,4 @@ void reduce_bytes(char* out, std::span<const char* const> terms, std::size_t byt
   reduce_into(tensor_at(out), tensors, static_cast<Op::RedOpType>(op));
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

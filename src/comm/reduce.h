@@ -9,7 +9,7 @@
 
 #include "meshtorch/placement.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // meshtorch's name for it; throws if there is none.
 ReduceOp to_reduce_op(c10d::ReduceOp::RedOpType op);
@@ -25,4 +25,4 @@ void reduce_into(const at::Tensor& out, const std::vector<at::Tensor>& terms, c1
 void reduce_bytes(char* out, std::span<const char* const> terms, std::size_t bytes, at::ScalarType type,
                   ReduceOp op);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -16,7 +16,7 @@
 #include <c10/util/Half.h>
 #endif
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 constexpr std::size_t kBlock = 1024;
@@ -187,4 +187,4 @@ void reduce_memory(char* out, std::span<const char* const> terms, std::size_t by
   kernel(out, terms, bytes, op);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -8,7 +8,7 @@
 
 #include "meshtorch/placement.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // True if reduce_memory knows the type.
 bool has_reduce_kernel(c10::ScalarType type);
@@ -18,4 +18,4 @@ bool has_reduce_kernel(c10::ScalarType type);
 void reduce_memory(char* out, std::span<const char* const> terms, std::size_t bytes, c10::ScalarType type,
                    ReduceOp op);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

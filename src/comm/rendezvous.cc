@@ -20,7 +20,7 @@
 #include "comm/error_text.h"
 #include "comm/run_secret.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // The variables in which one launcher says who a rank is.
@@ -281,4 +281,4 @@ std::optional<int> launched_world_size() {
   return std::nullopt;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

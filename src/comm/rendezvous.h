@@ -8,7 +8,7 @@
 
 #include "meshtorch/process_group.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 struct Meeting {
   int rank = 0;
@@ -26,4 +26,4 @@ Meeting rendezvous(const InitOptions& options, bool needs_store);
 // launcher.
 std::optional<int> launched_world_size();
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -14,7 +14,7 @@
 #include <mutex>
 #include <vector>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // Below, LibTorch's allocator has memory at hand that was used before.
@@ -129,4 +129,4 @@ at::Tensor empty_result(at::IntArrayRef sizes, const at::TensorOptions& options)
 
 std::size_t kept_result_bytes() { return allocator().kept_bytes(); }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

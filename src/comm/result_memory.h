@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // As at::empty, which observers see, with memory that is reused where it is large. On the CPU only.
 at::Tensor empty_result(at::IntArrayRef sizes, const at::TensorOptions& options);
@@ -15,4 +15,4 @@ at::Tensor empty_result(at::IntArrayRef sizes, const at::TensorOptions& options)
 constexpr std::size_t kMostKeptBytes = std::size_t{256} << 20;
 std::size_t kept_result_bytes();
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

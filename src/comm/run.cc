@@ -8,6 +8,7 @@
 #include "meshtorch/process_group.h"
 
 namespace meshtorch {
+using namespace internal;
 
 void run(int world_size, const std::function<void(int rank)>& fn, const SpawnOptions& options) {
   TORCH_CHECK_VALUE(world_size >= 0, "meshtorch: run got ", world_size,

@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // `count` runs of `run` bytes that begin `stride` bytes apart.
 struct Runs {
@@ -133,4 +133,4 @@ inline void copy_stream(const char* from, RunCursor to, std::size_t bytes) {
   copy_stream(RunCursor(RunList(&flat, 1)), to, bytes);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

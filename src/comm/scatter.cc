@@ -9,7 +9,7 @@
 #include "comm/parts.h"
 #include "comm/wire.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 at::Tensor scatter_parts(const std::vector<at::Tensor>& parts, int source, const Group& group) {
   const at::Tensor& mine = parts[static_cast<std::size_t>(group.rank())];
@@ -31,4 +31,4 @@ at::Tensor scatter_parts(const std::vector<at::Tensor>& parts, int source, const
   return largest == mine.numel() ? flat.view(mine.sizes()) : flat.clone().view(mine.sizes());
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -18,7 +18,7 @@
 #include "comm/run_secret.h"
 #include "core/size_signal.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 constexpr std::size_t kDoor = 4096;  // the first page holds the secret
@@ -122,4 +122,4 @@ std::uint64_t process_start(int process) {
   return fields ? std::stoull(field) : 0;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // It has no name in any file system: others open it through its maker's entry in /proc, which only processes
 // of the same user may, and nothing is left behind however the processes end.
@@ -40,4 +40,4 @@ std::string host_identity();
 // When a process began, in ticks since its host did; 0 if there is no such process, or it has ended.
 std::uint64_t process_start(int process);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

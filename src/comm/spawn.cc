@@ -12,6 +12,7 @@
 #include "meshtorch/launch.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 int threads_for_each(int world_size) {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 void add_number(CallHash& hash, std::int64_t number) { hash.add(static_cast<std::uint64_t>(number)); }
@@ -126,4 +126,4 @@ std::string OtherCall::arguments() const {
   return text;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

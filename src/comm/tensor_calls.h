@@ -9,7 +9,7 @@
 #include "comm/group_call.h"
 #include "meshtorch/placement.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // They refer to their arguments, which must outlive them.
 
@@ -89,4 +89,4 @@ class OtherCall : public GroupCall {
 std::string describe(const at::Tensor& t);
 std::string describe(at::TensorList tensors);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

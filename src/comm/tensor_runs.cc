@@ -1,7 +1,7 @@
 // The runs of bytes of a box of a tensor.
 #include "comm/tensor_runs.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 void append_box(RunVector& runs, const at::Tensor& t, std::span<const Range> ranges) {
   struct Dim {
@@ -41,4 +41,4 @@ void append_box(RunVector& runs, const at::Tensor& t, std::span<const Range> ran
   }
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

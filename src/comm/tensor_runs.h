@@ -7,7 +7,7 @@
 #include "comm/runs.h"
 #include "core/shard.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 using RunVector = c10::SmallVector<Runs, 4>;
 
@@ -49,4 +49,4 @@ inline RunVector chunks_for(at::TensorList tensors, at::IntArrayRef dims, int ra
 // row.
 void append_box(RunVector& runs, const at::Tensor& t, std::span<const Range> ranges);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

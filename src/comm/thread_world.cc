@@ -13,7 +13,7 @@
 #include "comm/meeting.h"
 #include "comm/vector_math.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // More is read where it lies; this much is copied, so that ranks meet once and not twice.
@@ -127,4 +127,4 @@ void ThreadWorld::wake_all() {
   for (auto& [ranks, memory] : meetings_) ring(*memory);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

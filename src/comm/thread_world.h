@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 class FlightRecord;
 class GroupMeeting;
@@ -61,4 +61,4 @@ class ThreadWorld {
   std::map<int, std::shared_ptr<FlightRecord>> records_;  // of the ranks that have made a group
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

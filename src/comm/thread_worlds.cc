@@ -3,7 +3,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 std::shared_ptr<ThreadWorld> join_thread_world(const std::string& name, int size, int rank) {
   static std::mutex mutex;
@@ -21,4 +21,4 @@ std::shared_ptr<ThreadWorld> join_thread_world(const std::string& name, int size
   return world;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

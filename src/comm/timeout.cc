@@ -5,7 +5,7 @@
 
 #include <cstdlib>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
@@ -37,4 +37,4 @@ std::chrono::milliseconds timeout_of(double seconds, const char* where) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(milliseconds));
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

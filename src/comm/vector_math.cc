@@ -6,7 +6,7 @@
 
 #include <mutex>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 void use_all(at::ScalarType type) {
@@ -29,4 +29,4 @@ void settle_vector_math() {
   });
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -1,7 +1,7 @@
 // LibTorch's vector functions before several thread ranks use them.
 #pragma once
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The library behind cos, exp and their kin (MKL) chooses its code at the first use. Where several threads
 // are first at once, one of them may be given code of less accuracy: a cosine was off by 1.5e-4, in one start
@@ -9,4 +9,4 @@ namespace meshtorch {
 // nothing the second time.
 void settle_vector_math();
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 #include "comm/pending.h"
 #include "comm/reduce.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 using Op = c10d::ReduceOp;
@@ -98,4 +98,4 @@ at::Tensor WireReduction::decode(at::Tensor reduced) const {
   return reduced.to(type_);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

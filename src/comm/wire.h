@@ -8,7 +8,7 @@
 
 #include "meshtorch/placement.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // What a c10d call needs: no graph, no gaps, nothing pending, at least one dim.
 at::Tensor prepared(const at::Tensor& t);
@@ -43,4 +43,4 @@ class WireReduction {
   double divisor_ = 1;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

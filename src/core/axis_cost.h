@@ -1,7 +1,7 @@
 // What communication over one mesh axis costs. No torch.
 #pragma once
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // A collective over several axes pays the worst of each.
 struct AxisCost {
@@ -10,4 +10,4 @@ struct AxisCost {
   friend bool operator==(const AxisCost&, const AxisCost&) = default;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -8,7 +8,7 @@
 #include "core/elementary.h"
 #include "core/philox.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // What is drawn. Values are computed in double and rounded once, but for uniform ones, which are drawn with
 // the bits of their type.
@@ -114,4 +114,4 @@ inline double cauchy_of(const RandomWords& w, double median, double sigma) {
   return median - sigma * (angle.cosine / angle.sine);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

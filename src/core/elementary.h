@@ -9,7 +9,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 namespace elementary {
 
@@ -102,4 +102,4 @@ inline SineAndCosine sine_and_cosine_of_turn(double turn) {
   return {(quarter & 2) != 0 ? -a : a, ((quarter + 1) & 2) != 0 ? -b : b};
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

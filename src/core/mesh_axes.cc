@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 MeshAxes root_axes(const std::vector<std::int64_t>& shape) {
   MeshAxes axes(shape.size());
@@ -85,4 +85,4 @@ std::vector<std::int64_t> positions_along(const MeshAxes& axes, std::int64_t sta
   return positions;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

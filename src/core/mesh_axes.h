@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // A digit of a position in the row-major list of ranks of the mesh that all others were cut from, its root.
 struct MeshStep {
@@ -37,4 +37,4 @@ bool are_in_order(const MeshAxes& axes);
 // The positions of the mesh along these axes that holds position `start`, in row-major order.
 std::vector<std::int64_t> positions_along(const MeshAxes& axes, std::int64_t start);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // "1.50" under every locale.
@@ -37,4 +37,4 @@ std::string shape_text(std::span<const std::int64_t> sizes) {
   return "(" + text + ")";
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 inline constexpr std::uint32_t kPhiloxMultiplier0 = 0xD2511F53;
@@ -68,4 +68,4 @@ inline RandomWords random_words(const RandomCall& call, std::uint64_t index) {
   return {block.word[0][0], block.word[1][0], block.word[2][0], block.word[3][0]};
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 
 #include "core/philox.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 class RandomSource {
  public:
@@ -33,4 +33,4 @@ class RandomSource {
   RandomCall next_;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 inline constexpr int kMaxJsonDepth = 64;
 
@@ -32,4 +32,4 @@ inline std::string quoted(const std::string& name) {
   return nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 std::int64_t total(const std::vector<Range>& ranges) {
@@ -82,4 +82,4 @@ Shape local_shape(const Shape& global, const Placements& placements, const Shape
   return local;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

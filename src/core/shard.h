@@ -4,9 +4,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "meshtorch/api.h"
 #include "meshtorch/placement.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 using Shape = std::vector<std::int64_t>;
 
@@ -33,12 +34,14 @@ std::vector<Range> held_ranges(std::int64_t size, std::int64_t dim, const Placem
                                const Shape& mesh, const Shape& coordinate);
 
 // The same for every dim of a tensor.
-std::vector<std::vector<Range>> held_in_each_dim(const Shape& global, const Placements& placements,
-                                                 const Shape& mesh, const Shape& coordinate);
+MESHTORCH_FOR_PYTHON std::vector<std::vector<Range>> held_in_each_dim(const Shape& global,
+                                                                      const Placements& placements,
+                                                                      const Shape& mesh,
+                                                                      const Shape& coordinate);
 
 // The shape of the local tensor at `coordinate` of a tensor of the given global shape. Placements must be
 // normalized.
 Shape local_shape(const Shape& global, const Placements& placements, const Shape& mesh,
                   const Shape& coordinate);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -1,7 +1,7 @@
 // The global element index of every element of a shard.
 #include "core/shard_indices.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 ShardIndices::ShardIndices(const Shape& global, const Placements& placements, const Shape& mesh,
                            const Shape& coordinate)
@@ -41,4 +41,4 @@ std::int64_t ShardIndices::offset_of_row(std::int64_t row) const {
   return offset;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -5,7 +5,7 @@
 
 #include "core/shard.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Indices count the elements of the global tensor row by row, whatever its strides are.
 class ShardIndices {
@@ -49,4 +49,4 @@ class ShardIndices {
   std::int64_t rows_ = 1;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

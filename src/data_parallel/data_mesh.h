@@ -7,7 +7,7 @@
 #include "mesh/mesh_impl.h"
 #include "meshtorch/device_mesh.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 struct DataMesh {
   DeviceMesh mesh;
@@ -15,16 +15,16 @@ struct DataMesh {
   std::optional<std::size_t> shard_axis;
 
   // Nothing is sent by ranks outside the mesh.
-  bool takes_part() const { return mesh.impl().coordinate().has_value(); }
+  bool takes_part() const { return impl_of(mesh).coordinate().has_value(); }
   // This rank's group along an axis; nothing if there is nobody to talk to.
   std::optional<Group> group(const std::optional<std::size_t>& axis) const {
     if (!axis || !takes_part() || mesh.shape()[*axis] == 1) return std::nullopt;
-    return mesh.impl().group({static_cast<int>(*axis)});
+    return impl_of(mesh).group({static_cast<int>(*axis)});
   }
   std::int64_t shards() const { return shard_axis ? mesh.shape()[*shard_axis] : 1; }
   std::int64_t shard_index() const {
-    return shard_axis && takes_part() ? (*mesh.impl().coordinate())[*shard_axis] : 0;
+    return shard_axis && takes_part() ? (*impl_of(mesh).coordinate())[*shard_axis] : 0;
   }
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -8,8 +8,9 @@
 #include "nn/hookable_module.h"
 
 namespace meshtorch {
+using namespace internal;
 
-DataMesh shard_mesh(const DeviceMesh& mesh) {
+DataMesh internal::shard_mesh(const DeviceMesh& mesh) {
   TORCH_CHECK_VALUE(
       mesh.ndim() == 1 || mesh.ndim() == 2, "meshtorch: fully_shard got a mesh of ", mesh.ndim(),
       " axes\n  mesh: ", mesh.to_string(),

@@ -7,7 +7,7 @@
 #include "comm/result_memory.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
@@ -53,4 +53,4 @@ void GatheredMemory::give_back() {
       "through forward's results, or call unshard() first"));
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

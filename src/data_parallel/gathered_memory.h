@@ -10,7 +10,7 @@
 
 #include "core/shard.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 class GatheredMemory {
  public:
@@ -42,4 +42,4 @@ class GatheredMemory {
   std::vector<at::Tensor> tensors_;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -8,7 +8,7 @@
 
 #include "data_parallel/parameter_group.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 class GradientHook : public torch::autograd::PostAccumulateGradHook {
@@ -53,4 +53,4 @@ void at_end_of_backward(std::function<void()> call) {
   torch::autograd::Engine::get_default_engine().queue_callback(std::move(call));
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 class ParameterGroup;
 
@@ -22,4 +22,4 @@ bool is_running_backward();
 // Calls it when the backward pass that runs on this thread is done.
 void at_end_of_backward(std::function<void()> call);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -8,7 +8,7 @@
 #include "data_parallel/parameter_group.h"
 #include "meshtorch/gradients.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 void ParameterGroup::make_buckets() {
   std::int64_t bytes = 0;
@@ -205,4 +205,4 @@ void ParameterGroup::abandon_backward() {
   is_in_backward_ = false;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

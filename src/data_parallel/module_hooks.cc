@@ -6,6 +6,7 @@
 #include "nn/hookable_module.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 std::vector<at::Tensor*> tensors_in(Values& values) {
@@ -18,7 +19,7 @@ std::vector<at::Tensor*> tensors_in(Values& values) {
 
 }  // namespace
 
-std::vector<NamedParameter> free_parameters(const torch::nn::Module& module) {
+std::vector<NamedParameter> internal::free_parameters(const torch::nn::Module& module) {
   std::vector<NamedParameter> parameters;
   std::set<const c10::TensorImpl*> seen;
   for (const auto& item : module.named_parameters()) {
@@ -30,8 +31,8 @@ std::vector<NamedParameter> free_parameters(const torch::nn::Module& module) {
   return parameters;
 }
 
-void add_hooks(torch::nn::Module& module, const std::shared_ptr<ParameterGroup>& group,
-               const std::string& who) {
+void internal::add_hooks(torch::nn::Module& module, const std::shared_ptr<ParameterGroup>& group,
+                         const std::string& who) {
   Hookable& hooks = hooks_of(module, "", who);
   hooks.register_forward_pre_hook([group](torch::nn::Module& self, Values& inputs) {
     if (group->is_new()) group->become_root_of(self.parameters());

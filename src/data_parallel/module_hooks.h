@@ -5,7 +5,7 @@
 
 #include "data_parallel/parameter_group.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The parameters of the module and of those below it that are in no group yet, each once.
 std::vector<NamedParameter> free_parameters(const torch::nn::Module& module);
@@ -14,4 +14,4 @@ std::vector<NamedParameter> free_parameters(const torch::nn::Module& module);
 void add_hooks(torch::nn::Module& module, const std::shared_ptr<ParameterGroup>& group,
                const std::string& who);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -8,7 +8,7 @@
 
 #include "data_parallel/gradient_hook.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // Which group a parameter belongs to.
@@ -41,7 +41,7 @@ Owners& owners() {
 bool lives_on(const at::Tensor& tensor, const DeviceMesh& data) {
   const DTensorMeta* meta = meta_of(tensor);
   if (meta == nullptr) return false;
-  if (meta->mesh.get() == &data.impl()) return true;
+  if (meta->mesh.get() == &impl_of(data)) return true;
   for (const std::string& name : meta->mesh->names()) {
     if (std::ranges::find(data.names(), name) != data.names().end()) return true;
   }
@@ -166,4 +166,4 @@ void ParameterGroup::reset_pass() {
   reshard();
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

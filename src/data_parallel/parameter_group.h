@@ -13,10 +13,11 @@
 #include "data_parallel/group_order.h"
 #include "data_parallel/reduce_terms.h"
 #include "data_parallel/sharded_parameter.h"
+#include "meshtorch/api.h"
 #include "meshtorch/data_parallel.h"
 #include "meshtorch/fully_shard.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 struct NamedParameter {
   std::string name;
@@ -39,7 +40,7 @@ struct ParameterGroupOptions {
   enum class Unused : std::uint8_t { left_out, error, zero, zero_if_used } unused = Unused::left_out;
 };
 
-class ParameterGroup : public std::enable_shared_from_this<ParameterGroup> {
+class MESHTORCH_FOR_PYTHON ParameterGroup : public std::enable_shared_from_this<ParameterGroup> {
  public:
   static std::shared_ptr<ParameterGroup> make(const std::vector<NamedParameter>& parameters,
                                               ParameterGroupOptions options);
@@ -158,4 +159,4 @@ class ParameterGroup : public std::enable_shared_from_this<ParameterGroup> {
   std::vector<ReducedGradient> reduced_;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

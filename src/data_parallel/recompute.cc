@@ -10,6 +10,7 @@
 #include "meshtorch/random.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 // What a second run must find as the first did: random numbers, plain and distributed, and autocast.

@@ -6,7 +6,7 @@
 #include "comm/pending.h"
 #include "comm/reduce_chunks.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 using Gradients = std::vector<ReducedGradient>;
@@ -94,4 +94,4 @@ at::Tensor arrived(const ReducedGradient& gradient) {
   return wrap(local, gradient.layout, parameter.sizes(), dense_strides(parameter.sizes()));
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -7,7 +7,7 @@
 #include "data_parallel/sharded_parameter.h"
 #include "meshtorch/collectives.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 struct ReducedGradient {
   const ShardedParameter* parameter;
@@ -34,4 +34,4 @@ std::function<std::vector<ReducedGradient>()> start_reduce_terms(
 // The gradient as a DTensor of the parameter's type, when it is there.
 at::Tensor arrived(const ReducedGradient& gradient);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -11,6 +11,7 @@
 #include "nn/hookable_module.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 void broadcast_buffers(const std::vector<at::Tensor>& buffers, const DataMesh& data, int source) {
@@ -33,10 +34,11 @@ DataMesh replicate_mesh(const DeviceMesh& mesh) {
 
 }  // namespace
 
-std::shared_ptr<ParameterGroup> replicated_group(const std::string& name,
-                                                 const std::vector<NamedParameter>& parameters,
-                                                 const std::vector<at::Tensor>& buffers,
-                                                 const DeviceMesh& mesh, const ReplicateOptions& options) {
+std::shared_ptr<ParameterGroup> internal::replicated_group(const std::string& name,
+                                                           const std::vector<NamedParameter>& parameters,
+                                                           const std::vector<at::Tensor>& buffers,
+                                                           const DeviceMesh& mesh,
+                                                           const ReplicateOptions& options) {
   using Unused = ParameterGroupOptions::Unused;
   const DataMesh data = replicate_mesh(mesh);
   const auto group = ParameterGroup::make(

@@ -12,7 +12,7 @@
 #include "tensor/from_local.h"
 #include "tensor/redistribute.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // Other data for the same tensor object. Unlike set_data it leaves the accumulator of gradients alone, whose
@@ -23,8 +23,8 @@ void take_data(const at::Tensor& parameter, const at::Tensor& data) {
 
 std::shared_ptr<MeshImpl> joined_mesh(const std::string& name, const std::shared_ptr<MeshImpl>& other,
                                       const DataMesh& data) {
-  if (other == nullptr) return data.mesh.shared_impl();
-  auto joined = other->joined_with(data.mesh.impl());
+  if (other == nullptr) return shared_impl_of(data.mesh);
+  auto joined = other->joined_with(impl_of(data.mesh));
   const auto words = [&] {
     return c10::str("\n  parameter: ", name, "\n  its mesh: ", DeviceMesh(other).to_string(),
                     "\n  the mesh of batches: ", data.mesh.to_string());
@@ -119,7 +119,7 @@ ShardedParameter::ShardedParameter(std::string name, at::Tensor parameter, const
                     "meshtorch: a parameter has a gradient before it is sharded: ", name_,
                     "\n  do: call zero_grad() first");
   mesh_ = joined_mesh(name_, other_mesh_, data);
-  data_axes_ = axes_in(*mesh_, data.mesh.impl());
+  data_axes_ = axes_in(*mesh_, impl_of(data.mesh));
   Placements placements(mesh_->shape().size());
   if (other_layout_ != nullptr) {
     const std::vector<std::size_t> axes = axes_in(*mesh_, *other_mesh_);
@@ -222,4 +222,4 @@ ShardedParameter::Term ShardedParameter::term_of(const at::Tensor& gradient, For
   return {local, mesh_->layout(result)};
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

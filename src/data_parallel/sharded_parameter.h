@@ -9,7 +9,7 @@
 #include "data_parallel/data_mesh.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // How a parameter shows itself.
 enum class Form : std::uint8_t {
@@ -71,4 +71,4 @@ class ShardedParameter {
   std::uint32_t version_ = 0;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -3,7 +3,7 @@
 
 #include "data_parallel/parameter_group.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 void ParameterGroup::reduce_the_rest() {
   using Unused = ParameterGroupOptions::Unused;
@@ -62,4 +62,4 @@ std::vector<bool> ParameterGroup::used_anywhere(const std::vector<bool>& used_he
   return used;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

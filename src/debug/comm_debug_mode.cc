@@ -12,8 +12,9 @@
 #include "debug/running_modules.h"
 
 namespace meshtorch {
+using namespace internal;
 
-struct CommDebugState {
+struct internal::CommDebugState {
   CommCounts counts;
   ModuleCommCounts passes;
   std::map<std::string, ModuleCommCounts> modules;

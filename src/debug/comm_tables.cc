@@ -13,6 +13,7 @@
 #include "meshtorch/dtensor.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -99,7 +100,7 @@ std::string CommDebugMode::json() const {
   return document.dump(2);
 }
 
-std::string sharding_table(const NamedTensors& parameters) {
+std::string internal::sharding_table(const NamedTensors& parameters) {
   Rows rows{{"parameter", "shape", "type", "placements", "this rank's shape"}};
   for (const auto& [name, tensor] : parameters) {
     if (!tensor.defined()) continue;

@@ -12,12 +12,13 @@
 #include "tensor/meta.h"
 
 namespace meshtorch {
+using namespace internal;
 
-struct DecisionLogState {
+struct internal::DecisionLogState {
   std::vector<DecisionLog::Entry> entries;
 };
 
-std::atomic<int> active_decision_logs = 0;
+std::atomic<int> internal::active_decision_logs = 0;
 
 namespace {
 
@@ -149,8 +150,8 @@ void RecordedCall::enter(const OperatorInfo& info, const Operands& operands,
 
 void RecordedCall::leave() { logs().calls.pop_back(); }
 
-void record_move_in_logs(const at::Tensor& local, const Shape& shape, const Layout& from, const Layout& to,
-                         const Plan& plan) {
+void internal::record_move_in_logs(const at::Tensor& local, const Shape& shape, const Layout& from,
+                                   const Layout& to, const Plan& plan) {
   ActiveLogs& active = logs();
   if (active.states.empty()) return;
   DecisionLog::Entry entry;

@@ -10,6 +10,7 @@
 #include "prove/prove.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 // The call as it came, and the mesh of its tensors.

@@ -20,6 +20,7 @@
 #include "tensor/meta.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 std::int64_t bytes_here(const at::Tensor& tensor) {

@@ -15,6 +15,7 @@
 #include "meshtorch/memory.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 // Weak, so that nothing is kept alive by being watched, and no address is used twice while it is.
@@ -23,7 +24,7 @@ using Storages = std::unordered_map<const c10::StorageImpl*, WeakStorage>;
 
 }  // namespace
 
-struct KeptMemoryState {
+struct internal::KeptMemoryState {
   std::mutex mutex;   // backward may run on threads of its own
   Storages made;      // by operators that were watched
   Storages existing;  // those that were there before

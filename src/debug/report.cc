@@ -9,6 +9,7 @@
 #include "safetensors/atomic_file.h"
 
 namespace meshtorch::report {
+using namespace internal;
 namespace {
 
 std::optional<ModuleTree> tree_in(const Contents& contents) {
@@ -18,7 +19,7 @@ std::optional<ModuleTree> tree_in(const Contents& contents) {
 
 }  // namespace
 
-std::string json_of(const Contents& contents, const std::optional<ModuleTree>& tree) {
+std::string internal::json_of(const Contents& contents, const std::optional<ModuleTree>& tree) {
   Json facts = Json::array();
   for (const auto& [name, value] : contents.facts) facts.push_back({name, value});
   Json data{{"meshtorch", MESHTORCH_VERSION}, {"title", contents.title}, {"facts", std::move(facts)}};
@@ -36,10 +37,11 @@ std::string json_of(const Contents& contents, const std::optional<ModuleTree>& t
   return data.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
-void write_page(const std::string& path, const Contents& contents, const std::optional<ModuleTree>& tree) {
+void internal::write_page(const std::string& path, const Contents& contents,
+                          const std::optional<ModuleTree>& tree) {
   const std::string page = page_of(contents.title, json_of(contents, tree));
   try {
-    safetensors::AtomicFile file(path);
+    safetensors::internal::AtomicFile file(path);
     file.append(page);
     file.commit();
   } catch (const std::runtime_error& error) {

@@ -6,7 +6,7 @@
 #include "debug/report_sections.h"
 #include "meshtorch/decision_log.h"
 
-namespace meshtorch::report {
+namespace meshtorch::report::internal {
 namespace {
 
 // More points than a curve can show become means of neighbours.
@@ -87,4 +87,4 @@ Json redistributions_json(const DecisionLog& log) {
   return {{"entries", std::move(entries)}, {"reasons", std::move(reasons)}};
 }
 
-}  // namespace meshtorch::report
+}  // namespace meshtorch::report::internal

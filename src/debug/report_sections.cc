@@ -12,7 +12,7 @@
 #include "nn/hookable_module.h"
 #include "nn/styled_modules.h"
 
-namespace meshtorch::report {
+namespace meshtorch::report::internal {
 namespace {
 
 // "Linear" for "torch::nn::LinearImpl".
@@ -150,4 +150,4 @@ Json communication_json(const CommDebugMode& comm, const std::string& what,
           {"modules", std::move(modules)}};
 }
 
-}  // namespace meshtorch::report
+}  // namespace meshtorch::report::internal

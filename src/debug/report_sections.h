@@ -7,9 +7,12 @@
 #include <vector>
 
 #include "debug/sharding_table.h"
+#include "meshtorch/api.h"
 #include "meshtorch/report.h"
 
-namespace meshtorch::report {
+namespace meshtorch::report::internal {
+
+using namespace meshtorch::internal;
 
 using Json = nlohmann::ordered_json;
 
@@ -37,6 +40,7 @@ Json memory_json(const std::vector<RankMemory>& memory, const std::string& note)
 
 // The page's data of a module that is given as a tree rather than by contents.module.
 std::string json_of(const Contents& contents, const std::optional<ModuleTree>& tree);
-void write_page(const std::string& path, const Contents& contents, const std::optional<ModuleTree>& tree);
+MESHTORCH_FOR_PYTHON void write_page(const std::string& path, const Contents& contents,
+                                     const std::optional<ModuleTree>& tree);
 
-}  // namespace meshtorch::report
+}  // namespace meshtorch::report::internal

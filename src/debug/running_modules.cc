@@ -7,10 +7,11 @@
 #include <torch/nn/module.h>
 #include <torch/csrc/distributed/c10d/RankLocal.hpp>
 
-#include "meshtorch/module_hooks.h"
+#include "meshtorch/detail/module_scope.h"
 #include "nn/hookable_module.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 struct Frame {
@@ -66,13 +67,13 @@ const std::vector<std::string>* modules_of_node(const torch::autograd::Node& nod
 
 }  // namespace
 
-void watch_modules(bool is_on) {
+void internal::watch_modules(bool is_on) {
   const int users = watch().users + (is_on ? 1 : -1);
   if (users == (is_on ? 1 : 0)) watch() = Watch{};
   watch().users = users;
 }
 
-RunningModules running_modules() {
+RunningModules internal::running_modules() {
   const Watch& now = watch();
   const auto node = torch::autograd::get_current_node();
   if (node == nullptr) return {paths_of(now.frames), false};
@@ -80,7 +81,7 @@ RunningModules running_modules() {
   return {paths != nullptr ? *paths : std::vector<std::string>(), true};
 }
 
-std::string innermost_module() {
+std::string internal::innermost_module() {
   const Watch& now = watch();
   const auto node = torch::autograd::get_current_node();
   if (node == nullptr) return now.frames.empty() ? "" : now.frames.back().path;
@@ -88,11 +89,11 @@ std::string innermost_module() {
   return paths == nullptr || paths->empty() ? "" : paths->back();
 }
 
-void enter_module(std::string path) {
+void internal::enter_module(std::string path) {
   watch().frames.push_back({nullptr, std::move(path), at::sequence_number::peek()});
 }
 
-void leave_module() {
+void internal::leave_module() {
   Watch& now = watch();
   if (now.frames.empty()) return;
   const std::uint64_t first = now.frames.back().first_node;
@@ -101,15 +102,15 @@ void leave_module() {
   now.frames.pop_back();
 }
 
-bool ModuleScope::is_wanted() { return watch().users > 0; }
+bool detail::ModuleScope::is_wanted() { return watch().users > 0; }
 
-ModuleScope::ModuleScope(torch::nn::Module& module) : entered_(is_wanted()) {
+detail::ModuleScope::ModuleScope(torch::nn::Module& module) : entered_(is_wanted()) {
   if (!entered_) return;
   auto& frames = watch().frames;
   frames.push_back({&module, path_of(module, frames), at::sequence_number::peek()});
 }
 
-ModuleScope::~ModuleScope() {
+detail::ModuleScope::~ModuleScope() {
   if (entered_) leave_module();
 }
 

@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
-namespace meshtorch {
+#include "meshtorch/api.h"
+
+namespace meshtorch::internal {
 
 struct RunningModules {
   std::vector<std::string> paths;  // from the outermost module to the innermost
@@ -19,10 +21,10 @@ std::string innermost_module();
 
 // Marks that a module begins or ends to run. The names of its parts, from the outermost module on, are its
 // path; modules of another language than C++ say it themselves.
-void enter_module(std::string path);
-void leave_module();
+MESHTORCH_FOR_PYTHON void enter_module(std::string path);
+MESHTORCH_FOR_PYTHON void leave_module();
 
 // One more mode wants to know, or one less. The first starts from nothing.
 void watch_modules(bool watch);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

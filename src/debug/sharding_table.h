@@ -7,9 +7,11 @@
 #include <utility>
 #include <vector>
 
-namespace meshtorch {
+#include "meshtorch/api.h"
+
+namespace meshtorch::internal {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
-std::string sharding_table(const NamedTensors& parameters);
+MESHTORCH_FOR_PYTHON std::string sharding_table(const NamedTensors& parameters);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -20,9 +20,10 @@
 #include "meshtorch/process_group.h"
 
 namespace meshtorch {
+using namespace internal;
 
 // Backward may run on threads of its own, which share the rank's modes.
-struct TraceState {
+struct internal::TraceState {
   mutable std::mutex mutex;
   std::vector<TraceEvent> events;
   std::vector<std::thread::id> threads;
@@ -175,7 +176,7 @@ std::string TraceMode::json() const {
 
 std::vector<std::string> TraceMode::gather() {
   stop();
-  return gather_texts(report::trace_text(state_->events, get_rank()));
+  return gather_texts(report::internal::trace_text(state_->events, get_rank()));
 }
 
 void TraceMode::save(const std::string& file) {

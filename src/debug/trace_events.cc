@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 namespace {
 
@@ -48,4 +48,4 @@ std::string trace_file(const std::vector<std::string>& objects_of_ranks) {
   return text + "\n]}\n";
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 struct TraceEvent {
   enum class Kind : std::uint8_t { scope, call, backward, collective, wait };
@@ -28,4 +28,4 @@ std::string trace_objects(const std::vector<TraceEvent>& events, int rank);
 // A whole file of the objects of several ranks.
 std::string trace_file(const std::vector<std::string>& objects_of_ranks);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -9,6 +9,7 @@
 #include "tensor/meta.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 // A block of the tensor, one range of indices for each dim, and the ranks that hold it.

@@ -7,7 +7,7 @@
 #include "decompose/families.h"
 #include "decompose/sequence_attention.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 namespace op = at::_ops;
@@ -41,4 +41,4 @@ void add_attention_decompositions(DecompositionTable& ops) {
   ops.add<op::_scaled_dot_product_flash_attention_for_cpu_backward>(flash_attention_backward, kElseByRule);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

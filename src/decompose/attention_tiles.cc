@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 std::vector<AttentionTile> attention_tiles(const std::vector<Range>& queries, const std::vector<Range>& keys,
                                            bool is_causal) {
@@ -31,4 +31,4 @@ std::vector<AttentionTile> attention_tiles(const std::vector<Range>& queries, co
   return tiles;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -5,7 +5,7 @@
 
 #include "core/shard.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Rows of a local tensor of queries and one of keys. If it is causal, the first query and the first key have
 // the same position in the sequence.
@@ -22,4 +22,4 @@ struct AttentionTile {
 std::vector<AttentionTile> attention_tiles(const std::vector<Range>& queries, const std::vector<Range>& keys,
                                            bool is_causal);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -13,7 +13,7 @@
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 using OptionalTensor = std::optional<at::Tensor>;
@@ -280,4 +280,4 @@ void add_batch_norm_decompositions(DecompositionTable& ops) {
   ops.add<op::native_batch_norm_backward>(batch_norm_backward, {.asks_rule = true});
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

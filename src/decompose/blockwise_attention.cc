@@ -6,7 +6,7 @@
 
 #include <limits>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 constexpr std::int64_t kSequence = 2;  // the dim of queries, keys, outputs and log-sum-exps
@@ -110,4 +110,4 @@ at::Tensor BlockwiseAttentionBackward::query_gradient() const {
   return query_gradient_.to(terms_.query.scalar_type());
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -8,7 +8,7 @@
 
 #include "decompose/attention_tiles.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // What stays the same for all blocks.
 struct AttentionTerms {
@@ -51,4 +51,4 @@ class BlockwiseAttentionBackward {
   at::Tensor query_gradient_;  // of the type in which it is summed
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 #include "dispatch/composite.h"
 #include "dispatch/handler.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 using BoxedCall = void(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
@@ -37,4 +37,4 @@ decltype(auto) as_composite(Given&&... arguments) {
   return Typed<run_as_composite, Op>::call(std::forward<Given>(arguments)...);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -11,7 +11,7 @@
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // at::Reduction
@@ -230,4 +230,4 @@ std::optional<at::Tensor> class_split_nll_loss_backward(const at::Tensor& output
   return result;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

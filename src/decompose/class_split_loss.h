@@ -6,7 +6,7 @@
 #include <optional>
 #include <tuple>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Each runs on the shards if its tensor is split by class (forward: only inside a loss_parallel scope), and
 // gives nothing if it is not.
@@ -24,4 +24,4 @@ std::optional<at::Tensor> class_split_nll_loss_backward(const at::Tensor& output
                                                         std::int64_t reduction, std::int64_t ignore_index,
                                                         const at::Tensor& total_weight);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

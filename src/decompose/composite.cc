@@ -15,7 +15,7 @@
 #include "tensor/random.h"
 #include "tensor/redistribute.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 namespace op = at::_ops;
@@ -159,4 +159,4 @@ void add_composite_decompositions(DecompositionTable& ops) {
   ops.add<op::scaled_dot_product_attention>(dot_product_attention);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

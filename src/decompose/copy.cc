@@ -27,7 +27,7 @@
 #include "tensor/meta.h"
 #include "tensor/reduced.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 at::Tensor whole(const at::Tensor& tensor) {
@@ -186,4 +186,4 @@ void add_copy_decompositions(DecompositionTable& ops) {
   ops.add<op::_reshape_alias>(reshape_alias);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -9,7 +9,7 @@
 
 #include "tensor/random.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // The largest integer that random_() gives: the largest of an integer type, 2^digits of a floating one.
@@ -110,4 +110,4 @@ Distribution DrawIntegers::checked(const Asked& asked, std::int64_t from, std::o
                                 static_cast<std::uint64_t>(largest) - static_cast<std::uint64_t>(from) + 1);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 
 #include "core/distribution.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Who asks for random numbers, for messages, and the type that they will have.
 struct Asked {
@@ -84,4 +84,4 @@ void check_probability(const Asked& asked, double p);
 void check_probabilities(const char* op, const char* argument, const at::Tensor& given);
 void check_deviation(const Asked& asked, double deviation);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

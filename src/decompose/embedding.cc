@@ -10,7 +10,7 @@
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // How the table lies whose gradient the running node of backward makes, through casts and other functions of
@@ -117,4 +117,4 @@ void add_embedding_decompositions(DecompositionTable& ops) {
   ops.add<at::_ops::embedding_dense_backward>(&backward_of_table, {.asks_rule = true});
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

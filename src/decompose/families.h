@@ -3,7 +3,7 @@
 
 #include "operator/decomposition.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 void add_attention_decompositions(DecompositionTable& ops);
 void add_batch_norm_decompositions(DecompositionTable& ops);
@@ -17,4 +17,4 @@ void add_random_decompositions(DecompositionTable& ops);
 void add_reduce_decompositions(DecompositionTable& ops);
 void add_strided_view_decompositions(DecompositionTable& ops);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -26,7 +26,7 @@
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 namespace op = at::_ops;
@@ -154,4 +154,4 @@ void add_loss_decompositions(DecompositionTable& ops) {
   ops.add<op::nll_loss2d_backward>(nll_loss_backward<op::nll_loss2d_backward>, kElseByRule);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

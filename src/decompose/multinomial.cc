@@ -10,7 +10,7 @@
 #include "tensor/meta.h"
 #include "tensor/random.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // The categories of a row are whole; rows lie as they did.
@@ -90,4 +90,4 @@ at::Tensor multinomial(const at::Tensor& self, c10::SymInt num_samples, bool rep
 
 void add_multinomial_decompositions(DecompositionTable& ops) { ops.add<at::_ops::multinomial>(multinomial); }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

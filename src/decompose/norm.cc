@@ -10,7 +10,7 @@
 #include "decompose/families.h"
 #include "decompose/reduced_dims.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // The norm of each line along `dim`.
@@ -70,4 +70,4 @@ void add_norm_decompositions(DecompositionTable& ops) {
   ops.add<op::_foreach_norm_Scalar>(foreach_norm);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

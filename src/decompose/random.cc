@@ -23,7 +23,7 @@
 #include "tensor/redistribute.h"
 #include "tensor/reduced.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 namespace op = at::_ops;
@@ -223,4 +223,4 @@ void add_random_decompositions(DecompositionTable& ops) {
   ops.add<op::rrelu_with_noise_>(noisy_rrelu_in_place);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -14,7 +14,7 @@
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 std::vector<std::int64_t> reduced_dims(const at::Tensor& self, at::OptionalIntArrayRef given) {
   if (given && !given->empty()) return given->vec();
@@ -89,4 +89,4 @@ void add_reduce_decompositions(DecompositionTable& ops) {
   ops.add<op::histc>(histc, {.asks_rule = true});
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

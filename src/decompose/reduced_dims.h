@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The dims to reduce: all of them where none are given.
 std::vector<std::int64_t> reduced_dims(const at::Tensor& self, at::OptionalIntArrayRef given = std::nullopt);
@@ -13,4 +13,4 @@ std::vector<std::int64_t> reduced_dims(const at::Tensor& self, at::OptionalIntAr
 // How many elements of `self` went into each of `result`.
 double elements_in_each(const at::Tensor& self, const at::Tensor& result);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

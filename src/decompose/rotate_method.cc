@@ -8,6 +8,7 @@
 #include "meshtorch/context_parallel.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 constexpr std::array<std::string_view, 4> kRotateMethods{"auto", "allgather", "ring", "ulysses"};

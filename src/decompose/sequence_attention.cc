@@ -15,7 +15,7 @@
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 constexpr std::int64_t kRowDim = 2, kVectorDim = 3;
@@ -327,4 +327,4 @@ std::optional<Gradients> sequence_attention_backward(const AttentionCall& call,
   return SequenceAttention(call, std::move(*split)).backward(out_gradient, out, logsumexp);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 #include <optional>
 #include <tuple>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The arguments that scaled dot product attention has forward and backward.
 struct AttentionCall {
@@ -28,4 +28,4 @@ std::optional<std::tuple<at::Tensor, at::Tensor, at::Tensor>> sequence_attention
     const AttentionCall& call, const at::Tensor& out_gradient, const at::Tensor& out,
     const at::Tensor& logsumexp);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 std::vector<Range> SequenceOrder::positions(const std::vector<Range>& indices, std::int64_t size) const {
   if (is_natural()) return indices;
@@ -36,4 +36,4 @@ std::vector<std::int64_t> SequenceOrder::permutation(std::int64_t size) const {
   return all;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

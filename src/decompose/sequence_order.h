@@ -6,7 +6,7 @@
 
 #include "core/shard.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The sequence is cut into equal pieces; piece i and piece pieces - 1 - i follow one another. No order: 0.
 struct SequenceOrder {
@@ -35,4 +35,4 @@ class OrderScope {
   inline static thread_local SequenceOrder current_{};
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -4,7 +4,7 @@
 #include "redistribute/transfer.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 constexpr std::int64_t kBatch = 0, kHeads = 1, kRows = 2;
@@ -133,4 +133,4 @@ const Layout* mask_layout(const at::Tensor& mask, const Layout& query) {
   return query.mesh->layout(placements);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

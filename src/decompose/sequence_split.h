@@ -8,7 +8,7 @@
 #include "decompose/sequence_order.h"
 #include "mesh/mesh_impl.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 struct SequenceSplit {
   MeshImpl* mesh = nullptr;
@@ -35,4 +35,4 @@ std::optional<SequenceSplit> sequence_split_of(const AttentionCall& call);
 // How a mask lies beside queries in this layout: whole along the keys.
 const Layout* mask_layout(const at::Tensor& mask, const Layout& query);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -1,7 +1,7 @@
 // The table of decompositions.
 #include "decompose/families.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 const DecompositionTable& decompositions() {
   static const DecompositionTable table = [] {
@@ -22,4 +22,4 @@ const DecompositionTable& decompositions() {
   return table;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

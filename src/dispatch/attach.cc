@@ -12,7 +12,7 @@
 #include "operator/corrections.h"
 #include "operator/decomposition.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 using c10::KernelFunction;
@@ -67,4 +67,4 @@ class Attachment {
 const Attachment attachment;
 
 }  // namespace
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

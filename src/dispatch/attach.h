@@ -3,11 +3,11 @@
 
 #include <torch/library.h>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The operators that programs call most, past the boxed kernel. (direct.cc)
 void add_direct_kernels(torch::Library& mesh_key);
 // Shapes of operators for which LibTorch has a meta kernel in Python only. (meta_kernels.cc)
 void add_meta_kernels(torch::Library& meta_key);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

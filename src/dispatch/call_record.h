@@ -5,7 +5,7 @@
 #include "operator/operator.h"
 #include "tensor/move_record.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // While it lives, redistributions of these operands belong to this call. The arguments are still the call's
 // own when the first of them is moved.
@@ -29,4 +29,4 @@ class RecordedCall {
   bool is_recorded_;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

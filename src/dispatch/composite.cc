@@ -13,7 +13,7 @@
 #include "operator/decomposition.h"
 #include "operator/stack_call.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // The values of the operator's arguments, which lie on top of the stack.
@@ -165,4 +165,4 @@ void run_unknown(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   }
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -4,7 +4,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The kernels of the composite key. (attach.cc)
 using CompositeKernel = void(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
@@ -29,4 +29,4 @@ bool has_out(const c10::OperatorHandle& op);
 // What LibTorch does with the operator, for decompositions that do not apply.
 void run_as_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -13,7 +13,7 @@
 #include "operator/situation.h"
 #include "rules/own_rules.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 class Decider {
@@ -180,4 +180,4 @@ void complete(Decision& decision, MeshImpl& mesh, const std::vector<at::Tensor>&
   decision.shapes.clear();
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

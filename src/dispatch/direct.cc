@@ -24,7 +24,7 @@
 #include "operator/known_number.h"
 #include "tensor/from_local.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // A call while its key is being built: tensors first, then numbers, then what else is in the key.
@@ -168,4 +168,4 @@ void add_direct_kernels(torch::Library& library) {
   library.impl("view", TORCH_FN(view));
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

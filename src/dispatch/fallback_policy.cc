@@ -10,6 +10,7 @@
 #include "meshtorch/rule.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 std::atomic<FallbackPolicy> policy = FallbackPolicy::warn;
@@ -19,7 +20,7 @@ std::atomic<FallbackPolicy> policy = FallbackPolicy::warn;
 void set_fallback_policy(FallbackPolicy new_policy) { policy = new_policy; }
 FallbackPolicy fallback_policy() { return policy; }
 
-void note_replicated_operator(const std::string& name, std::int64_t gathered_bytes) {
+void internal::note_replicated_operator(const std::string& name, std::int64_t gathered_bytes) {
   const FallbackPolicy now = policy;
   const std::string full = name.find("::") == std::string::npos ? "aten::" + name : name;
   TORCH_CHECK_NOT_IMPLEMENTED(

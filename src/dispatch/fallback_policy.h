@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Warns once for each operator that it runs on whole tensors, or throws, or says nothing, as the policy is.
 void note_replicated_operator(const std::string& name, std::int64_t gathered_bytes);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

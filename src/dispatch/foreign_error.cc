@@ -1,7 +1,7 @@
 // Errors of a language that embeds the library.
 #include "dispatch/foreign_error.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 ShapeErrorReader& reader_of_shape_errors() {
@@ -18,4 +18,4 @@ bool is_wrong_call(const std::exception& error, bool forgive) {
   return reader != nullptr && reader(error, forgive);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

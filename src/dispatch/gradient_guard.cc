@@ -7,7 +7,7 @@
 
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 class ReplicatesPlain : public torch::autograd::FunctionPostHook {
@@ -40,4 +40,4 @@ void guard_gradients(const at::Tensor& result) {
   if (meta != nullptr && node) node->add_post_hook(std::make_unique<ReplicatesPlain>(meta->mesh));
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -3,10 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // For the result of an operator on distributed tensors: plain gradients that the operator's derivative gives
 // become replicated ones.
 void guard_gradients(const at::Tensor& result);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -27,7 +27,7 @@
 #include "tensor/from_local.h"
 #include "tensor/reduced.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 Handler::Handler(const OperatorInfo& info, torch::jit::Stack& stack, LookedUp* looked_up)
     : info_(info), stack_(stack), base_(stack.size() - info.arguments.size()), looked_up_(looked_up) {}
 
@@ -275,4 +275,4 @@ void run_rule(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   Handler(operator_info(op), *stack).run_rule();
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -8,7 +8,7 @@
 #include "operator/decision.h"
 #include "operator/operand.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 class Handler {
  public:
@@ -65,4 +65,4 @@ void complete(Decision& decision, MeshImpl& mesh, const std::vector<at::Tensor>&
 ResultPlan measured_plan(const Decision& decision, MeshImpl& mesh, std::size_t index,
                          const at::Tensor& local);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 
 #include "operator/operand.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 using Positions = std::vector<std::size_t>;
@@ -88,4 +88,4 @@ bool run_by_meshes(const OperatorInfo& info, torch::jit::Stack& stack) {
   return true;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

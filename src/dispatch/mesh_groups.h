@@ -6,10 +6,10 @@
 
 #include "operator/operator.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Runs the call on top of the stack once for each mesh, and once for what is plain, with the elements of
 // each. False, and nothing done, if all lie on one mesh, or the call is no such call.
 bool run_by_meshes(const OperatorInfo& info, torch::jit::Stack& stack);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -7,7 +7,7 @@
 
 #include "dispatch/attach.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 at::Tensor index_select(const at::Tensor& self, std::int64_t dim, const at::Tensor& index) {
@@ -82,4 +82,4 @@ void add_meta_kernels(torch::Library& library) {
   add("_scaled_dot_product_flash_attention_for_cpu_backward", "", TORCH_FN(attention_backward));
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -8,6 +8,7 @@
 #include "meshtorch/loss_parallel.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 thread_local int composite_depth = 0;
@@ -25,9 +26,9 @@ implicit_replication::~implicit_replication() { --implicit_depth; }
 
 loss_parallel::loss_parallel() { ++loss_parallel_depth; }
 loss_parallel::~loss_parallel() { --loss_parallel_depth; }
-bool is_loss_parallel() { return loss_parallel_depth > 0; }
+bool internal::is_loss_parallel() { return loss_parallel_depth > 0; }
 
-void check_mixing(const OperatorInfo& info, const Operand& operand) {
+void internal::check_mixing(const OperatorInfo& info, const Operand& operand) {
   const bool is_made_inside = InsideComposite::is_any() || torch::autograd::get_current_node() != nullptr;
   // x[[0, 2]]: the numbers stand in the program, which is the same on every rank.
   const bool is_index = info.arguments[operand.argument].has_optional_elements;

@@ -3,7 +3,7 @@
 
 #include "operator/operand.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // While it lives, on this thread, a composite operator is running: plain tensors that it makes inside are
 // equal on all ranks.
@@ -25,4 +25,4 @@ bool is_loss_parallel();
 // error that names the operator, the argument and the ways out.
 void check_mixing(const OperatorInfo& info, const Operand& operand);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 #include "operator/stack_call.h"
 #include "tensor/random.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 void seed_generator(const OperatorInfo& info, torch::jit::Stack& stack) {
   const std::size_t base = stack.size() - info.arguments.size();
@@ -20,4 +20,4 @@ void seed_generator(const OperatorInfo& info, torch::jit::Stack& stack) {
   generator = at::detail::createCPUGenerator(join_words(words[0], words[1]));
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

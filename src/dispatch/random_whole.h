@@ -3,10 +3,10 @@
 
 #include "operator/operator.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Gives the call on the stack a generator of torch whose seed is drawn, so that all ranks get the same,
 // whatever their number. A user's own generator is refused.
 void seed_generator(const OperatorInfo& info, torch::jit::Stack& stack);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

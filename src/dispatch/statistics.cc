@@ -5,9 +5,10 @@
 #include "operator/decision.h"
 
 namespace meshtorch {
+using namespace internal;
 
 CacheStatistics decision_cache_statistics(const DeviceMesh& mesh) {
-  const DecisionCache& cache = decisions_of(mesh.impl());
+  const DecisionCache& cache = decisions_of(impl_of(mesh));
   return {cache.hits(), cache.misses(), cache.size()};
 }
 

@@ -10,7 +10,7 @@
 #include "operator/stack_call.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // Applies `change` to every tensor among the values, from the one at `begin` on.
@@ -64,4 +64,4 @@ void distribute_results(const c10::OperatorHandle& op, const std::shared_ptr<Mes
   change_tensors(stack, stack.size() - op.schema().returns().size(), distributed);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 class MeshImpl;
 
@@ -22,4 +22,4 @@ void run_on_whole(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 void distribute_results(const c10::OperatorHandle& op, const std::shared_ptr<MeshImpl>& mesh,
                         torch::jit::Stack& stack);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

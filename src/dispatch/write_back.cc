@@ -10,7 +10,7 @@
 #include "tensor/from_local.h"
 #include "tensor/reduced.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // The shard of the base after the view's value has been put in its place.
@@ -58,4 +58,4 @@ void write_through(const at::Tensor& view) {
   if (base.write_back) write_through(way.base);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

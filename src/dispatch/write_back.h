@@ -8,7 +8,7 @@
 #include "operator/decision.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 struct WriteBack {
   // How the view's local tensor relates to that of its base. `moved` is the same on every rank; the others
@@ -32,4 +32,4 @@ at::Tensor wrap_view(at::Tensor local, const ResultPlan& plan, const at::Tensor&
 // Carries what was written to `view` back to the tensor that it is a view of. All ranks of the mesh call it.
 void write_through(const at::Tensor& view);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -5,7 +5,7 @@
 
 #include "operator/stack_call.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 void write_results(const OperatorInfo& info, torch::jit::Stack& stack) {
   const std::size_t base = stack.size() - info.arguments.size();
@@ -40,4 +40,4 @@ void write_results(const OperatorInfo& info, torch::jit::Stack& stack) {
   for (c10::IValue& value : returned) stack.push_back(std::move(value));
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

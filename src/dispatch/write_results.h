@@ -3,9 +3,9 @@
 
 #include "operator/operator.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Runs the functional operator with the arguments on the stack, and copies its results into what is written.
 void write_results(const OperatorInfo& info, torch::jit::Stack& stack);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

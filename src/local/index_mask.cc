@@ -3,7 +3,7 @@
 
 #include <ATen/ATen.h>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 namespace {
 
@@ -43,4 +43,4 @@ void clear_rows(const at::Tensor& result, const at::Tensor& elsewhere) {
   result.masked_fill_(elsewhere.view(shape), 0);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -5,7 +5,7 @@
 
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // The dims of both lie in memory in one order.
@@ -38,4 +38,4 @@ at::Tensor as_kernel_operand(const at::Tensor& whole, at::Tensor local) {
   return operand;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

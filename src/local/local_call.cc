@@ -4,7 +4,7 @@
 #include "local/index_mask.h"
 #include "local/stand_in.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 void replace_list(const OperatorInfo& info, const Operands& operands, c10::ArrayRef<at::Tensor> locals,
@@ -70,4 +70,4 @@ void run_local_call(const OperatorInfo& info, const LocalChanges& changes, torch
                   info.returned_argument.size());
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

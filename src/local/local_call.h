@@ -6,7 +6,7 @@
 #include "operator/decision.h"
 #include "operator/operand.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Puts locals[i] in the place of operand i. Lists are made anew: the one among the arguments belongs to the
 // caller.
@@ -20,4 +20,4 @@ std::vector<at::Tensor> change_arguments(const LocalChanges& changes, c10::IValu
 // the changes.
 void run_local_call(const OperatorInfo& info, const LocalChanges& changes, torch::jit::Stack& stack);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -3,7 +3,7 @@
 
 #include <ATen/ATen.h>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 void lengthen_arguments(const StandIn& stand_in, c10::IValue* arguments) {
   for (const auto& [argument, dim, size] : stand_in.arguments) {
@@ -28,4 +28,4 @@ void empty_results(const StandIn& stand_in, c10::IValue* results, std::size_t co
   }
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -3,7 +3,7 @@
 
 #include "operator/decision.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Zeros of at least one element in the place of the arguments that have none.
 void lengthen_arguments(const StandIn& stand_in, c10::IValue* arguments);
@@ -11,4 +11,4 @@ void lengthen_arguments(const StandIn& stand_in, c10::IValue* arguments);
 // The results as they are for a rank without elements.
 void empty_results(const StandIn& stand_in, c10::IValue* results, std::size_t count);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

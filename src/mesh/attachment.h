@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 class MeshAttachment {
  public:
@@ -14,4 +14,4 @@ class MeshAttachment {
   virtual ~MeshAttachment() = default;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

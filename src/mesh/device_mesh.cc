@@ -10,6 +10,7 @@
 #include "mesh/mesh_impl.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 std::vector<std::int64_t> to_vector(const at::Tensor& ranks) {

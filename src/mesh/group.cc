@@ -8,6 +8,7 @@
 #include "meshtorch/device_mesh.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 std::shared_ptr<const GroupImpl> adopt(const c10::intrusive_ptr<c10d::ProcessGroup>& process_group) {

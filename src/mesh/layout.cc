@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 const Layout* LayoutTable::get(const Placements& placements) {
   const std::scoped_lock lock(mutex_);
@@ -18,4 +18,4 @@ const Layout* LayoutTable::get(const Placements& placements) {
   return layout.get();
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -8,7 +8,7 @@
 
 #include "meshtorch/placement.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 class MeshImpl;
 
@@ -37,4 +37,4 @@ class LayoutTable {
   std::unordered_map<Placements, std::unique_ptr<Layout>, Hash> layouts_;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <set>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 using Numbers = MeshImpl::Numbers;
@@ -292,4 +292,4 @@ std::shared_ptr<MeshImpl> MeshImpl::concatenate(const std::vector<std::shared_pt
   return meshes[0]->along(std::move(axes), std::move(names));
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

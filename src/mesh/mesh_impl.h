@@ -16,8 +16,9 @@
 #include "core/mesh_axes.h"
 #include "mesh/attachment.h"
 #include "mesh/layout.h"
+#include "meshtorch/device_mesh.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
  public:
@@ -103,4 +104,13 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   std::array<Attached, MeshAttachment::kSlots> attached_;
 };
 
-}  // namespace meshtorch
+// What a DeviceMesh holds.
+struct MeshAccess {
+  static const std::shared_ptr<MeshImpl>& impl_of(const DeviceMesh& mesh) { return mesh.impl_; }
+};
+inline const std::shared_ptr<MeshImpl>& shared_impl_of(const DeviceMesh& mesh) {
+  return MeshAccess::impl_of(mesh);
+}
+inline MeshImpl& impl_of(const DeviceMesh& mesh) { return *MeshAccess::impl_of(mesh); }
+
+}  // namespace meshtorch::internal

@@ -11,6 +11,7 @@
 #include "meshtorch/implicit_replication.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 SequenceOrder order_for(const DeviceMesh& mesh, bool load_balance) {
@@ -85,7 +86,7 @@ at::Tensor index_tensor(const std::vector<std::int64_t>& numbers) { return at::t
 
 }  // namespace
 
-struct ContextParallelState {
+struct internal::ContextParallelState {
   struct Buffer {
     at::Tensor tensor;
     at::Tensor original;  // undefined if it need not come back

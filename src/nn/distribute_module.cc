@@ -13,6 +13,7 @@
 #include "nn/replicate_over.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 // The plain modules that were distributed; the others know it themselves.

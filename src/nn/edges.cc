@@ -1,7 +1,7 @@
 // Conversions between plain and distributed tensors at the edge of a module.
 #include "nn/edges.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 std::size_t axis_of(const DeviceMesh& whole, const DeviceMesh& mesh) {
@@ -53,4 +53,4 @@ bool Edges::need_no_hooks() const {
   return input == desired_input && (!output || output == natural_output) && !use_local_output;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

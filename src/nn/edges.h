@@ -3,9 +3,10 @@
 
 #include <optional>
 
+#include "meshtorch/api.h"
 #include "meshtorch/dtensor.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // A dim whose global size a parameter tells.
 struct KnownSize {
@@ -25,7 +26,7 @@ DTensor moved_to(const DTensor& tensor, const DeviceMesh& mesh, const Placement&
 at::Tensor shard_if(bool use_local, const DTensor& tensor);
 
 // What a style does with the first input and the first output of its module.
-struct Edges {
+struct MESHTORCH_FOR_PYTHON Edges {
   Placement input;  // of a plain tensor that comes in
   Placement desired_input;
   std::optional<KnownSize> input_size;
@@ -39,4 +40,4 @@ struct Edges {
   bool need_no_hooks() const;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

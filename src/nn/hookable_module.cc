@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 std::string class_of(const torch::nn::Module& module) {
   std::string name = module.name();
@@ -41,4 +41,4 @@ Hookable& hooks_of(torch::nn::Module& module, const std::string& name, const std
                     describe_module(module, name), "\n  do: ", advice);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

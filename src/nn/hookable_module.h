@@ -7,7 +7,7 @@
 
 #include "meshtorch/module_hooks.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // "layers.0.up (torch::nn::LinearImpl)"
 std::string describe_module(const torch::nn::Module& module, const std::string& name);
@@ -23,4 +23,4 @@ inline bool is_hookable(const torch::nn::Module& module) {
   return dynamic_cast<const Hookable*>(&module) != nullptr;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -7,6 +7,7 @@
 #include "meshtorch/dtensor.h"
 
 namespace meshtorch {
+using namespace internal;
 
 const Values::Entry& Values::entry(std::size_t index) const {
   TORCH_CHECK_VALUE(index < entries_.size(), "meshtorch: value ", index, " of ", entries_.size(),

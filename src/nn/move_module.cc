@@ -7,6 +7,7 @@
 #include "meshtorch/distribute_module.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 struct ModuleMove {

@@ -13,6 +13,7 @@
 #include "nn/styled_modules.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 struct Match {
@@ -79,7 +80,7 @@ std::string text_of(const ParallelizePlan& plan) {
 
 }  // namespace
 
-DeviceMesh one_axis_of(const DeviceMesh& mesh, const std::string& axis) {
+DeviceMesh internal::one_axis_of(const DeviceMesh& mesh, const std::string& axis) {
   if (!axis.empty()) return mesh[axis];
   if (mesh.ndim() == 1) return mesh;
   const auto& names = mesh.names();
@@ -109,7 +110,8 @@ torch::nn::Module& parallelize_module(torch::nn::Module& module, const DeviceMes
   return module;
 }
 
-std::vector<StyledModule> styled_modules(const torch::nn::Module& module, const ParallelizePlan& plan) {
+std::vector<StyledModule> internal::styled_modules(const torch::nn::Module& module,
+                                                   const ParallelizePlan& plan) {
   std::vector<StyledModule> styled;
   for (const auto& [pattern, style] : plan.entries()) {
     for (const Match& match : matches_of(module, pattern)) styled.push_back({match.name, style});

@@ -5,7 +5,7 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 using Kind = SplittableModule::Kind;
@@ -68,4 +68,4 @@ Partition split_by_rows(const SplittableModule& module) {
   }
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -12,7 +12,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // What a style has to know of a module that it splits, in whichever language the module is written.
 struct SplittableModule {
@@ -34,4 +34,4 @@ struct Partition {
 Partition split_by_columns(const SplittableModule& module);
 Partition split_by_rows(const SplittableModule& module);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

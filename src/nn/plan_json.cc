@@ -8,6 +8,7 @@
 #include "meshtorch/parallelize.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 using Json = nlohmann::ordered_json;

@@ -6,6 +6,7 @@
 #include "nn/prepare.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 void convert(Values& values, std::size_t index, const DeviceMesh& mesh,
@@ -44,8 +45,8 @@ void check_names(const Hookable& hooks, const NamedLayouts& layouts, const torch
 
 }  // namespace
 
-void prepare_inputs(const PrepareInputOptions& options, const std::string& module, Values& inputs,
-                    const DeviceMesh& mesh) {
+void internal::prepare_inputs(const PrepareInputOptions& options, const std::string& module, Values& inputs,
+                              const DeviceMesh& mesh) {
   const std::vector<std::size_t> by_position = positional(inputs, options.input_kwarg_layouts);
   if (options.input_layouts.is_given()) {
     const std::size_t wanted = options.input_layouts.size();
@@ -73,8 +74,8 @@ void prepare_inputs(const PrepareInputOptions& options, const std::string& modul
   }
 }
 
-void prepare_outputs(const PrepareOutputOptions& options, const std::string& module, Values& outputs,
-                     const DeviceMesh& mesh) {
+void internal::prepare_outputs(const PrepareOutputOptions& options, const std::string& module,
+                               Values& outputs, const DeviceMesh& mesh) {
   TORCH_CHECK_VALUE(
       outputs.size() == options.output_layouts.size(),
       "meshtorch: module outputs and output_layouts should have same length!\n  outputs: ", outputs.size(),

@@ -8,13 +8,13 @@
 #include "meshtorch/dtensor.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // The mesh of the tensor's axes and those of `mesh`.
 std::shared_ptr<MeshImpl> joined_mesh(const DTensorMeta& meta, const DeviceMesh& mesh) {
-  if (meta.mesh.get() == &mesh.impl()) return meta.mesh;
-  auto joined = meta.mesh->joined_with(mesh.impl());
+  if (meta.mesh.get() == &impl_of(mesh)) return meta.mesh;
+  auto joined = meta.mesh->joined_with(impl_of(mesh));
   TORCH_CHECK_VALUE(joined, "meshtorch: a tensor on one mesh cannot be replicated over another\n  its mesh: ",
                     DeviceMesh(meta.mesh).to_string(), "\n  the other: ", mesh.to_string(),
                     "\n  do: take both from one mesh with names, as in mesh[\"dp\"] and mesh[\"tp\"]");
@@ -51,4 +51,4 @@ at::Tensor replicated_over(const at::Tensor& tensor, const DeviceMesh& mesh) {
   return wrap(local, joined->layout(placements), tensor.sizes(), tensor.strides());
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

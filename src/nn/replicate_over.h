@@ -4,15 +4,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "meshtorch/api.h"
 #include "meshtorch/device_mesh.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Throws ValueError if the tensor is distributed over a mesh that has no axes in common with what `mesh` was
 // cut from. Communicates nothing.
-void check_replicates_over(const at::Tensor& tensor, const DeviceMesh& mesh);
+MESHTORCH_FOR_PYTHON void check_replicates_over(const at::Tensor& tensor, const DeviceMesh& mesh);
 
 // The tensor with the axes of `mesh`: that of the first ranks along them. Undefined if it has them already.
-at::Tensor replicated_over(const at::Tensor& tensor, const DeviceMesh& mesh);
+MESHTORCH_FOR_PYTHON at::Tensor replicated_over(const at::Tensor& tensor, const DeviceMesh& mesh);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

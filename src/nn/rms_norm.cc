@@ -5,6 +5,7 @@
 #include "meshtorch/nn.h"
 
 namespace meshtorch::nn {
+using namespace internal;
 
 RMSNormImpl::RMSNormImpl(RMSNormOptions options_) : options(std::move(options_)) { reset(); }
 

@@ -6,6 +6,7 @@
 #include "nn/hookable_module.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 PartitionFn partition_as(std::map<std::string, Placement> parameters, std::optional<int> source) {
@@ -55,14 +56,14 @@ Layouts one(const std::optional<Placement>& given) { return given ? Layouts(*giv
 
 }  // namespace
 
-SplitStyle styled(const ColwiseOptions& options, const SplittableModule& module) {
+SplitStyle internal::styled(const ColwiseOptions& options, const SplittableModule& module) {
   const Partition partition = split_by_columns(module);
   return {partition.parameters,
           {options.input_layouts.value_or(Replicate()), partition.input, partition.input_size,
            partition.output, options.output_layouts.value_or(partition.output), options.use_local_output}};
 }
 
-SplitStyle styled(const RowwiseOptions& options, const SplittableModule& module) {
+SplitStyle internal::styled(const RowwiseOptions& options, const SplittableModule& module) {
   const Partition partition = split_by_rows(module);
   const Placement split = partition.input_size ? Shard(partition.input_size->dim) : Shard(-1);
   return {partition.parameters,
@@ -70,12 +71,12 @@ SplitStyle styled(const RowwiseOptions& options, const SplittableModule& module)
            options.output_layouts.value_or(Replicate()), options.use_local_output}};
 }
 
-SplitStyle styled(const SequenceOptions& options) {
+SplitStyle internal::styled(const SequenceOptions& options) {
   const Placement split = Shard(options.sequence_dim);
   return {{}, {split, split, std::nullopt, std::nullopt, std::nullopt, options.use_local_output}};
 }
 
-SplitStyle styled(const NoParallelOptions& options) {
+SplitStyle internal::styled(const NoParallelOptions& options) {
   return {{},
           {options.input_layout.value_or(Replicate()), Replicate(), std::nullopt, Replicate(),
            options.output_layout.value_or(Replicate()), options.use_local_output}};

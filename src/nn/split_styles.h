@@ -1,20 +1,21 @@
 // What the styles that split or replicate parameters do to one module, for modules of either language.
 #pragma once
 
+#include "meshtorch/api.h"
 #include "meshtorch/parallel_style.h"
 #include "nn/edges.h"
 #include "nn/partition.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 struct SplitStyle {
   std::map<std::string, Placement> parameters;  // others are replicated
   Edges edges;
 };
 
-SplitStyle styled(const ColwiseOptions& options, const SplittableModule& module);
-SplitStyle styled(const RowwiseOptions& options, const SplittableModule& module);
-SplitStyle styled(const SequenceOptions& options);
-SplitStyle styled(const NoParallelOptions& options);
+MESHTORCH_FOR_PYTHON SplitStyle styled(const ColwiseOptions& options, const SplittableModule& module);
+MESHTORCH_FOR_PYTHON SplitStyle styled(const RowwiseOptions& options, const SplittableModule& module);
+MESHTORCH_FOR_PYTHON SplitStyle styled(const SequenceOptions& options);
+MESHTORCH_FOR_PYTHON SplitStyle styled(const NoParallelOptions& options);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 
 #include "meshtorch/parallelize.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 struct StyledModule {
   std::string name;
@@ -15,4 +15,4 @@ struct StyledModule {
 // In the order in which the styles are applied; patterns that match nothing are not in it.
 std::vector<StyledModule> styled_modules(const torch::nn::Module& module, const ParallelizePlan& plan);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

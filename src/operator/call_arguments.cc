@@ -1,7 +1,7 @@
 // The arguments of a call that a user names by its operator.
 #include "operator/call_arguments.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 torch::jit::Stack with_defaults(const OperatorInfo& info, std::vector<c10::IValue> given) {
   const auto& schema = info.op.schema();
@@ -20,4 +20,4 @@ torch::jit::Stack with_defaults(const OperatorInfo& info, std::vector<c10::IValu
   return stack;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

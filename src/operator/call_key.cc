@@ -3,7 +3,7 @@
 
 #include "operator/known_number.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 std::int64_t mark_of_integers(std::size_t count) { return 5 + static_cast<std::int64_t>(count) * 16; }
@@ -50,4 +50,4 @@ void append_integers(CallKey& key, c10::IntArrayRef numbers) {
   for (const std::int64_t number : numbers) key.push_back(number);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -7,7 +7,7 @@
 #include "operator/decision.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // A tensor with its place among the arguments. `meta` is null for a plain one.
 void append_tensor(CallKey& key, const at::Tensor& tensor, const DTensorMeta* meta, std::size_t argument,
@@ -16,4 +16,4 @@ void append_tensor(CallKey& key, const at::Tensor& tensor, const DTensorMeta* me
 void append_argument(CallKey& key, const c10::IValue& value);
 void append_integers(CallKey& key, c10::IntArrayRef numbers);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 constexpr NamedArgument kWritten[] = {
@@ -80,4 +80,4 @@ bool has_plain_zero_gradient(std::string_view op) {
 
 bool is_view_anyway(std::string_view op) { return op == "_unsafe_view"; }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

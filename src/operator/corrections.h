@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 struct NamedArgument {
   std::string_view op;
@@ -30,4 +30,4 @@ bool is_zero_by_modules(std::string_view op, std::string_view argument);
 // The result shares the memory of the argument in all but the schema: composite operators write through it.
 bool is_view_anyway(std::string_view op);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

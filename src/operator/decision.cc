@@ -5,7 +5,7 @@
 
 #include "rules/own_rules.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 std::size_t DecisionCache::Hash::operator()(const CallKey& key) const {
   std::uint64_t hash = key.size();
@@ -46,4 +46,4 @@ DecisionCache& decisions_of(MeshImpl& mesh) {
   return static_cast<DecisionCache&>(mesh.attachment(MeshAttachment::Slot::decisions, make));
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

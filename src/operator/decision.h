@@ -20,7 +20,7 @@
 #include "mesh/layout.h"
 #include "rules/bind.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 struct ResultPlan {
   const Layout* layout = nullptr;
@@ -119,4 +119,4 @@ class DecisionCache : public MeshAttachment {
 // its layout.
 DecisionCache& decisions_of(MeshImpl& mesh);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -3,7 +3,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 const Decomposition* DecompositionTable::find(std::string_view op) const {
   const auto found = entries_.find(op);
@@ -15,4 +15,4 @@ void DecompositionTable::insert(std::string op, Decomposition decomposition) {
   TORCH_INTERNAL_ASSERT(is_new, "two decompositions of `", op, "`");
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // "mean.dim", as rules name it; `Op` is LibTorch's description of the operator, as at::_ops::mean_dim.
 template <typename Op>
@@ -50,4 +50,4 @@ class DecompositionTable {
 // tensors).
 const DecompositionTable& decompositions();
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -9,7 +9,7 @@
 #include "operator/operator.h"
 #include "operator/refusals.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // Lists that are written, and results of operators that no rule describes: the functional operator makes
@@ -61,4 +61,4 @@ std::string describe(const OperatorInfo& info) {
   return info.rule != nullptr ? "rule" : "replicated";
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

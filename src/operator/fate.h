@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 struct Decomposition;
 struct OperatorInfo;
@@ -30,4 +30,4 @@ Fate fate_of(const OperatorInfo& info);
 // In one word or two, for records and messages: "rule", "by hand", "decomposed", "replicated", "refused".
 std::string describe(const OperatorInfo& info);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

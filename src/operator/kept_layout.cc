@@ -4,6 +4,7 @@
 #include "meshtorch/keep_layout.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 thread_local int keep_layout_depth = 0;
@@ -18,9 +19,9 @@ bool is_parameter(const at::Tensor& tensor) {
 keep_layout::keep_layout() { ++keep_layout_depth; }
 keep_layout::~keep_layout() { --keep_layout_depth; }
 
-bool keeps_layouts() { return keep_layout_depth > 0; }
+bool internal::keeps_layouts() { return keep_layout_depth > 0; }
 
-bool is_kept(const Operand& operand) {
+bool internal::is_kept(const Operand& operand) {
   return keeps_layouts() && operand.meta != nullptr && !is_parameter(operand.tensor);
 }
 

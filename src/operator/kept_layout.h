@@ -3,11 +3,11 @@
 
 #include "operator/operand.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Whether a keep_layout scope is open on this thread.
 bool keeps_layouts();
 // Whether an open scope leaves this operand as it is split: it is no parameter.
 bool is_kept(const Operand& operand);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -5,7 +5,7 @@
 
 #include "comm/key.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 KnownNumber zero_or_not(bool is_zero) { return is_zero ? KnownNumber::zero : KnownNumber::nonzero; }
@@ -37,4 +37,4 @@ KnownNumber known_number(const c10::IValue& argument) {
   }));
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 enum class KnownNumber : std::uint8_t { no, zero, nonzero };
 
@@ -16,4 +16,4 @@ KnownNumber known_number(const at::Tensor& tensor);
 // For a list of numbers: zero if one of them is.
 KnownNumber known_number(const c10::IValue& argument);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -7,7 +7,7 @@
 #include "operator/operator.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // A tensor among the arguments, in schema order; each element of a list is one.
 struct Operand {
@@ -36,4 +36,4 @@ void visit_tensors(const OperatorInfo& info, c10::ArrayRef<c10::IValue> argument
   }
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

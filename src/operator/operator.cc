@@ -11,7 +11,7 @@
 #include "operator/corrections.h"
 #include "rules/own_rules.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 std::string rule_name(const c10::OperatorName& op) {
   std::string name = op.name;
@@ -217,4 +217,4 @@ void refresh_rules() {
   for (auto& [op, info] : known.infos) info->rule = rule_for(*info);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -10,10 +10,11 @@
 #include <string_view>
 #include <vector>
 
+#include "meshtorch/api.h"
 #include "operator/fate.h"
 #include "rules/table.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 struct ArgumentInfo {
   enum class Kind : std::uint8_t {
@@ -29,7 +30,7 @@ struct ArgumentInfo {
   bool is_in_key = false;  // a number, list or flag on which shapes and splits may depend
 };
 
-struct OperatorInfo {
+struct MESHTORCH_FOR_PYTHON OperatorInfo {
   explicit OperatorInfo(const c10::OperatorHandle& op);
 
   // The number of the argument with this name, if there is one.
@@ -62,12 +63,12 @@ struct OperatorInfo {
 const OperatorInfo& operator_info(const c10::OperatorHandle& op);
 
 // The operator of a name as rules have it: "add.Tensor", "my::scale". Throws ValueError if there is none.
-const OperatorInfo& operator_named(std::string_view name);
+MESHTORCH_FOR_PYTHON const OperatorInfo& operator_named(std::string_view name);
 
 // The name as rules have it: "add.Tensor", with the namespace if it is not aten.
 std::string rule_name(const c10::OperatorName& op);
 
 // Looks up the rules of all operators anew.
-void refresh_rules();
+MESHTORCH_FOR_PYTHON void refresh_rules();
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -1,7 +1,7 @@
 // Operators that cannot run on distributed tensors.
 #include "operator/refusals.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 const char* const kAddressesMemory =
     " addresses memory by strides, and a split tensor has no memory of its global shape\n  do: use view, "
@@ -42,4 +42,4 @@ const char* refusal_of(std::string_view op) {
   return nullptr;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

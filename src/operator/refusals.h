@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Why, and what to do instead: the end of the message. Null if the operator is not refused.
 const char* refusal_of(std::string_view op);
@@ -14,4 +14,4 @@ extern const char* const kAddressesMemory;
 // For a random operator that neither takes a generator nor has a rule.
 extern const char* const kDrawsForEachRank;
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

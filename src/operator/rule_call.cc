@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 struct RuleCall::Place {
   const Choice& choice;
@@ -27,7 +27,7 @@ std::unique_ptr<RuleCall> RuleCall::bind(const RuleEntry& rule, const OperatorIn
     }
   }
   try {
-    BoundRule bound = meshtorch::bind(call->use_.rule, shapes, call->use_.hints);
+    BoundRule bound = internal::bind(call->use_.rule, shapes, call->use_.hints);
     bound.kept = call->use_.kept;
     bound.listed = call->use_.listed;
     bound.splits_inner = call->use_.splits_inner;
@@ -202,4 +202,4 @@ bool RuleCall::mask_indices(const LocalChange& change, const Place& place, Local
   return true;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

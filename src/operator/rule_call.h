@@ -11,7 +11,7 @@
 #include "propagate/choose.h"
 #include "rules/table.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 class RuleCall {
  public:
@@ -60,4 +60,4 @@ class RuleCall {
   std::shared_ptr<const BoundRule> bound_;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

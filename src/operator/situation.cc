@@ -5,7 +5,7 @@
 
 #include "operator/kept_layout.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // Operators that return nothing, as the in-place ones on lists do, write their results in order.
@@ -77,4 +77,4 @@ Situation situation_of(const RuleCall& call, const OperatorInfo& info, const Ope
   return situation;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -4,7 +4,7 @@
 #include "operator/rule_call.h"
 #include "propagate/choose.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Where an operand lies; a plain one is the same on every rank.
 const Placements& placements_of(const Operand& operand, MeshImpl& mesh);
@@ -12,4 +12,4 @@ const Placements& placements_of(const Operand& operand, MeshImpl& mesh);
 Situation situation_of(const RuleCall& call, const OperatorInfo& info, const Operands& operands,
                        MeshImpl& mesh);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -3,7 +3,7 @@
 
 #include "operator/known_number.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 std::vector<at::Tensor> tensors_in(c10::ArrayRef<c10::IValue> values) {
   std::vector<at::Tensor> found;
@@ -77,4 +77,4 @@ bool StackCall::is_nonzero_number(std::string_view argument) const {
   return known_number(value(argument)) == KnownNumber::nonzero;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -4,7 +4,7 @@
 #include "operator/operand.h"
 #include "rules/table.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The tensors among these values, list elements one by one.
 std::vector<at::Tensor> tensors_in(c10::ArrayRef<c10::IValue> values);
@@ -37,4 +37,4 @@ class StackCall : public OpCall {
   c10::ArrayRef<c10::IValue> arguments_;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -9,7 +9,7 @@
 
 #include "propagate/narrowing.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 struct OptionPrice {
@@ -302,4 +302,4 @@ std::optional<Choice> choose(const BoundRule& bound, const Situation& situation,
                       : Chooser(bound, situation).run(considered);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

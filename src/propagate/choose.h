@@ -9,7 +9,7 @@
 #include "propagate/cost.h"
 #include "rules/options.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The call as it comes. "For each operand" and "for each result" follow the order of
 // BoundRule::tensors; all that may be empty then takes its default for every tensor.
@@ -51,4 +51,4 @@ std::optional<Choice> choose(const BoundRule& bound, const Situation& situation,
 // Takes over what was chosen for one element of a paired rule of `operand_count` operands.
 void merge(Choice& into, const Choice& part, const BoundElement& element, int operand_count);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -5,7 +5,7 @@
 
 #include "propagate/narrowing.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 void add_claims(const Narrowing& rest, ReduceOp contracted, const Shape& mesh, const Choice& so_far,
@@ -66,4 +66,4 @@ std::vector<Choice> claims(const BoundRule& bound, ReduceOp contracted, const Sh
   return all;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

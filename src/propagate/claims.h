@@ -5,10 +5,10 @@
 
 #include "propagate/choose.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // One choice for every sequence of feasible options, axis by axis. The elements of a paired rule take their
 // choices side by side, so that each choice of each element is in one at least.
 std::vector<Choice> claims(const BoundRule& bound, ReduceOp contracted, const Shape& mesh);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

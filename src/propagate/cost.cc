@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // Memory is taken to be this much faster than the links of any axis.
@@ -87,4 +87,4 @@ double pending_cost(const AxisTensor& result, std::int64_t extent, const AxisCos
   return extent == 1 ? 0 : collective(share_sent(extent) * result.bytes(), axis).seconds;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

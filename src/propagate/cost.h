@@ -7,7 +7,7 @@
 #include "core/shard.h"
 #include "meshtorch/placement.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // A tensor as the axis meets it: its shape there, after the axes to the left have split it.
 struct AxisTensor {
@@ -39,4 +39,4 @@ MoveCost reorder_cost(const Placement& placement, const AxisTensor& tensor, std:
 // What a pending result will cost later, at best: a reduce-scatter.
 double pending_cost(const AxisTensor& result, std::int64_t extent, const AxisCost& axis);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

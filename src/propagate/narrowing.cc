@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 bool Narrowing::is_feasible(const Option& option, std::int64_t extent) const {
   return std::all_of(states_.begin(), states_.end(),
@@ -29,4 +29,4 @@ void Narrowing::apply(const Option& option, std::int64_t extent) {
   states_ = std::move(next);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -5,7 +5,7 @@
 
 #include "rules/options.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 class Narrowing {
  public:
@@ -22,4 +22,4 @@ class Narrowing {
   std::vector<BoundRule> states_;  // one for each different set of sizes that some coordinate has
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

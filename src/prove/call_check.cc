@@ -8,7 +8,7 @@
 #include "local/local_call.h"
 #include "tensor/from_local.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 struct Current {
@@ -55,4 +55,4 @@ void check_call(const OperatorInfo& info, const Operands& operands, c10::ArrayRe
   (*check)(operator_info(*info.functional), inputs);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

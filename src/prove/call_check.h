@@ -7,7 +7,7 @@
 
 #include "operator/operand.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Gets the operator whose rule applies (the functional one for in-place and out= variants) and its arguments,
 // with whole plain tensors. What it throws, the call throws.
@@ -23,4 +23,4 @@ CallCheck initial_call_check();
 // Called by the handler.
 void check_call(const OperatorInfo& info, const Operands& operands, c10::ArrayRef<c10::IValue> arguments);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

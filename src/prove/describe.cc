@@ -5,7 +5,7 @@
 
 #include "prove/prove.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 std::string text_of(const at::Tensor& tensor) {
@@ -45,4 +45,4 @@ std::string describe_arguments(const OperatorInfo& info, c10::ArrayRef<c10::IVal
   return text;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

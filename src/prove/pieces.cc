@@ -9,7 +9,7 @@
 
 #include "comm/reduce.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // The terms of one axis.
@@ -157,4 +157,4 @@ double largest_difference(const at::Tensor& a, const at::Tensor& b) {
       .item<double>();
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -8,7 +8,7 @@
 
 #include "core/shard.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // One tensor for each rank, in row-major order of the mesh's coordinates.
 using Pieces = std::vector<at::Tensor>;
@@ -32,4 +32,4 @@ at::Tensor random_like(const at::Tensor& tensor, std::uint64_t seed);
 // The largest difference of two tensors of one shape; infinity where one has a number and the other none.
 double largest_difference(const at::Tensor& a, const at::Tensor& b);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

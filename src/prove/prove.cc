@@ -14,7 +14,7 @@
 #include "propagate/claims.h"
 #include "prove/pieces.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // Relative to the largest number expected, or to 1.
@@ -318,4 +318,4 @@ Proof prove(const OperatorInfo& info, const RuleEntry& rule, c10::ArrayRef<c10::
   return proof;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -11,7 +11,7 @@
 #include "core/shard.h"
 #include "operator/operator.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 struct ProofSettings {
   std::vector<Shape> meshes = {{2}, {3}, {4}};
@@ -37,4 +37,4 @@ Proof prove(const OperatorInfo& info, const RuleEntry& rule, c10::ArrayRef<c10::
 // The arguments in short: "self (5, 4) double, dim 1, keepdim false".
 std::string describe_arguments(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -5,9 +5,10 @@
 #include <string_view>
 #include <vector>
 
+#include "meshtorch/api.h"
 #include "operator/stack_call.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // For one mesh axis, every right way to run the call: a placement for each tensor argument that is given
 // (each element of a list), and one for each result. That all are replicated need not be listed.
@@ -15,6 +16,6 @@ using ListOptions = std::function<std::vector<ListedOption>(const StackCall& cal
 
 // Of an out= variant the functional operator gets them. Throws ValueError if the operator does not run by
 // rules.
-void register_options(std::string_view op, ListOptions list);
+MESHTORCH_FOR_PYTHON void register_options(std::string_view op, ListOptions list);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -9,6 +9,7 @@
 #include "rules/own_rules.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 std::string advice_for(const OperatorInfo& info) {
@@ -102,7 +103,7 @@ std::string unnamed_rule(const OperatorInfo& info) {
 
 }  // namespace
 
-void register_options(std::string_view op, ListOptions list) {
+void internal::register_options(std::string_view op, ListOptions list) {
   const OperatorInfo& named = operator_named(op);
   const OperatorInfo& info = named.functional && has_out(named) ? operator_info(*named.functional) : named;
   check_runs_by_rule(info);

@@ -9,6 +9,7 @@
 #include "rules/own_rules.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 RuleChecks from_environment() {
@@ -45,7 +46,7 @@ void set_rule_checks(RuleChecks checks) {
   set_call_check(initial_call_check());
 }
 
-CallCheck initial_call_check() {
+CallCheck internal::initial_call_check() {
   if (rule_checks() == RuleChecks::none) return {};
   return prove_call;
 }

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 constexpr char kNotSplit = '\x7f';
@@ -134,4 +134,4 @@ void Coverage::add_reach(std::vector<Range>& reached, std::vector<Range> held, c
   }
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

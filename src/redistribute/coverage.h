@@ -6,7 +6,7 @@
 
 #include "redistribute/states.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Answers for the states of one problem; remembers them.
 //
@@ -49,4 +49,4 @@ class Coverage {
   std::unordered_map<std::string, bool> known_;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 Shape crossing_coordinate(std::size_t position, const Shape& mesh) {
@@ -87,4 +87,4 @@ std::int64_t Crossing::most_sent() const {
   return most;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 
 #include "redistribute/transfer.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // One of the two meshes, and how the tensor lies on it.
 struct CrossingSide {
@@ -56,4 +56,4 @@ class Crossing {
   std::map<std::int64_t, Receiver> receivers_;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -5,7 +5,7 @@
 #include "core/number_text.h"
 #include "redistribute/plan.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 constexpr std::size_t kColumns = 7;
@@ -66,4 +66,4 @@ std::string Plan::to_string() const {
   return text + table(lines);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <bit>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 constexpr double kLocalSecondsPerByte = 1e-10;
@@ -212,4 +212,4 @@ std::int64_t Moves::copies(const State& after, AxisSet axes) const {
   return count;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

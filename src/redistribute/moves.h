@@ -6,7 +6,7 @@
 
 #include "redistribute/coverage.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 struct Move {
   Step::Kind kind = Step::Kind::slice;
@@ -63,4 +63,4 @@ class Moves {
   std::vector<GroupCost> groups_;  // by axis set
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

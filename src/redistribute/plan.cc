@@ -7,7 +7,7 @@
 
 #include "redistribute/search.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 [[noreturn]] void reject(const std::string& what, const Problem& problem, const std::string& advice) {
@@ -168,4 +168,4 @@ Plan plan_redistribute(const Problem& problem, SearchStats& stats) {
   return total(std::move(steps), bytes);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -11,7 +11,7 @@
 #include "core/shard.h"
 #include "meshtorch/placement.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // One redistribution. Every rank must state the same problem, costs included, to get the same plan.
 struct Problem {
@@ -86,4 +86,4 @@ struct SearchStats {
 Plan plan_redistribute(const Problem& problem);
 Plan plan_redistribute(const Problem& problem, SearchStats& stats);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 std::size_t hash_value(const Problem& problem) {
   std::size_t hash = std::hash<std::int64_t>{}(problem.item_size);
@@ -65,4 +65,4 @@ PlanCache& process_plan_cache() {
 
 std::shared_ptr<const Plan> cached_plan(const Problem& problem) { return process_plan_cache().plan(problem); }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

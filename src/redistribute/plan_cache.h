@@ -7,7 +7,7 @@
 
 #include "redistribute/plan.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 std::size_t hash_value(const Problem& problem);
 
@@ -42,4 +42,4 @@ class PlanCache {
 std::shared_ptr<const Plan> cached_plan(const Problem& problem);
 PlanCache& process_plan_cache();
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -7,7 +7,7 @@
 #include <queue>
 #include <unordered_map>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // Compared in this order: time, then steps.
@@ -167,4 +167,4 @@ std::vector<Step> cheapest_steps(const Problem& problem, SearchStats& stats) {
   return Search(problem, stats).run();
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

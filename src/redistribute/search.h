@@ -3,9 +3,9 @@
 
 #include "redistribute/moves.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The steps of the cheapest way from problem.from to problem.to. No axis may have extent 1.
 std::vector<Step> cheapest_steps(const Problem& problem, SearchStats& stats);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // With more than this, the dims of intermediate shards are limited to those in use and the largest
@@ -108,4 +108,4 @@ std::int64_t States::largest_strided_size(std::size_t dim, const State& state) c
   return *sizes.rbegin();
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

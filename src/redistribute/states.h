@@ -7,7 +7,7 @@
 
 #include "redistribute/plan.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // One byte for each mesh axis: the number of its placement among the options. A string, since it
 // compares in the order of placements, hashes, and needs no allocation for up to 15 axes.
@@ -58,4 +58,4 @@ class States {
   std::vector<std::string> choices_;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

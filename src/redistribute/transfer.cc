@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // A run of indices of one dim, in the local coordinates of both sides.
@@ -122,4 +122,4 @@ std::vector<Piece> pieces(const Shape& shape, const Shape& mesh, const Step& ste
                       held_in_each_dim(shape, step.after, mesh, receiver));
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -5,7 +5,7 @@
 
 #include "redistribute/plan.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // One box, a range for each tensor dim: where it lies in the sender's local tensor before the step,
 // and in the receiver's after it. Both have the same sizes.
@@ -39,4 +39,4 @@ std::vector<Shape> group_members(const Shape& mesh, const std::vector<int>& axes
 std::vector<Piece> pieces(const Shape& shape, const Shape& mesh, const Step& step, const Shape& sender,
                           const Shape& receiver);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

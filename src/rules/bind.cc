@@ -8,7 +8,7 @@
 
 #include "core/number_text.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 [[noreturn]] void fail(const std::string& wrong, std::string_view rule, const std::string& advice) {
@@ -412,4 +412,4 @@ Shape result_shape(const BoundRule& bound, int result, const Shape& local_result
   return shape;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -11,7 +11,9 @@
 #include "meshtorch/placement.h"
 #include "meshtorch/rule_notation.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
+
+using namespace detail;  // the notation of rules
 
 // What the shapes of a call do not tell; everything that they do tell may be left out. By name.
 struct Hints {
@@ -97,4 +99,4 @@ int result_of_tensor(const BoundRule& bound, int index);
 // std::invalid_argument if the local result has not the rank that the rule says.
 Shape result_shape(const BoundRule& bound, int result, const Shape& local_result_shape);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

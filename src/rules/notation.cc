@@ -7,6 +7,7 @@
 #include <utility>
 
 namespace meshtorch {
+using namespace detail;
 namespace {
 
 struct Explanation {
@@ -74,7 +75,7 @@ Explanation explain(RuleMistake mistake) {
   return {"unknown mistake", "report it"};
 }
 
-std::string to_string(const DimPattern& dim, const RulePatterns& rule) {
+std::string dim_text(const DimPattern& dim, const RulePatterns& rule) {
   switch (dim.kind) {
     case DimKind::ellipsis:
       return "...";
@@ -101,7 +102,7 @@ std::string to_string(const DimPattern& dim, const RulePatterns& rule) {
 
 }  // namespace
 
-void throw_malformed_rule(RuleMistake mistake, std::string_view rule, std::size_t position) {
+void detail::throw_malformed_rule(RuleMistake mistake, std::string_view rule, std::size_t position) {
   const Explanation explanation = explain(mistake);
   std::string message = "meshtorch: malformed rule: " + std::string(explanation.wrong);
   message.append("\n  ").append(rule);
@@ -119,11 +120,11 @@ Rule Rule::parse(std::string text) {
   return {Checked{}, *pool.insert(std::move(text)).first};
 }
 
-std::string to_string(const TensorPattern& tensor, const RulePatterns& rule) {
+std::string detail::to_string(const TensorPattern& tensor, const RulePatterns& rule) {
   std::string text;
   if (tensor.mark != ' ') text += tensor.mark;
   for (int d = 0; d < tensor.dim_count; ++d) {
-    text.append(d > 0 ? " " : "").append(to_string(tensor.dims[d], rule));
+    text.append(d > 0 ? " " : "").append(dim_text(tensor.dims[d], rule));
   }
   if (tensor.optional) text += "?";
   if (tensor.list) text += "[]";
@@ -139,7 +140,7 @@ std::string Rule::to_string() const {
     } else if (t > 0) {
       text += ",";
     }
-    const std::string tensor = meshtorch::to_string(rule.tensors[t], rule);
+    const std::string tensor = detail::to_string(rule.tensors[t], rule);
     if (t > 0 && !tensor.empty()) text += " ";
     text += tensor;
   }

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 Option replicate(const BoundRule& bound) {
@@ -233,4 +233,4 @@ BoundRule narrowed(const BoundRule& bound, const Option& option, std::int64_t ex
   return rest;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

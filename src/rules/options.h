@@ -8,7 +8,7 @@
 #include "meshtorch/placement.h"
 #include "rules/bind.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // One independent problem of a rule that pairs lists: tensor i of `rule` is tensor `tensors[i]` of
 // the rule it was taken from. Plain operands are part of every element.
@@ -43,4 +43,4 @@ bool feasible(const Option& option, const BoundRule& bound, std::int64_t extent)
 // option was applied: the same rule, bound to smaller tensors.
 BoundRule narrowed(const BoundRule& bound, const Option& option, std::int64_t extent, std::int64_t index);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

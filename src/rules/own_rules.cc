@@ -6,7 +6,7 @@
 #include <map>
 #include <mutex>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 struct OwnRules {
@@ -44,4 +44,4 @@ void set_own_rule(std::string op, RuleEntry entry) {
 
 std::uint64_t rules_version() { return own_rules().version; }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

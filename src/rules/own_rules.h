@@ -5,9 +5,10 @@
 #include <string>
 #include <string_view>
 
+#include "meshtorch/api.h"
 #include "rules/table.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The rule of the operator, null if it has none. Entries live as long as the program.
 const RuleEntry* rule_in_force(std::string_view op);
@@ -15,9 +16,9 @@ const RuleEntry* rule_in_force(std::string_view op);
 // The registered rule, null if there is none.
 const RuleEntry* own_rule(std::string_view op);
 
-void set_own_rule(std::string op, RuleEntry entry);
+MESHTORCH_FOR_PYTHON void set_own_rule(std::string op, RuleEntry entry);
 
 // Grows with each rule that is registered: what was decided under a smaller number may be out of date.
 std::uint64_t rules_version();
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -3,7 +3,7 @@
 
 #include <stdexcept>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 RuleEntry& RuleEntry::at(std::string factor, std::string argument) {
   at_[std::move(factor)] = std::move(argument);
@@ -111,4 +111,4 @@ const RuleTable& rule_table() {
   return table;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

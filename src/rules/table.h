@@ -16,7 +16,9 @@
 #include "meshtorch/rule_notation.h"
 #include "rules/bind.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
+
+using namespace detail;  // the notation of rules
 
 // One call as the rules see it: arguments by their schema names, tensors by their global shapes.
 class OpCall {
@@ -148,4 +150,4 @@ void add_loss_rules(RuleTable& ops);
 void add_factory_rules(RuleTable& ops);
 void add_optimizer_rules(RuleTable& ops);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -13,7 +13,7 @@
 #include "core/size_signal.h"
 #include "safetensors/file_error.h"
 
-namespace meshtorch::safetensors {
+namespace meshtorch::safetensors::internal {
 namespace {
 
 constexpr std::size_t kMaxWrite = std::size_t{1} << 30;  // systems write at most 2 GiB at once
@@ -91,4 +91,4 @@ void make_directory(const std::string& path) {
   if (error) throw file_error("cannot make the directory of", path, error.value());
 }
 
-}  // namespace meshtorch::safetensors
+}  // namespace meshtorch::safetensors::internal

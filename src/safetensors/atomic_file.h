@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace meshtorch::safetensors {
+namespace meshtorch::safetensors::internal {
 
 // Written under a temporary name beside its own; commit() gives it its name. Without commit() it vanishes.
 // Every function throws std::runtime_error that says why the file cannot be written.
@@ -42,4 +42,4 @@ void publish(const std::string& from, const std::string& to);
 // Makes the directory and those above it.
 void make_directory(const std::string& path);
 
-}  // namespace meshtorch::safetensors
+}  // namespace meshtorch::safetensors::internal

@@ -6,7 +6,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-namespace meshtorch::safetensors {
+namespace meshtorch::safetensors::internal {
 
 struct BlockChecksums::State {
   XXH3_state_t xxh;
@@ -38,4 +38,4 @@ void BlockChecksums::close_block() {
   in_block_ = 0;
 }
 
-}  // namespace meshtorch::safetensors
+}  // namespace meshtorch::safetensors::internal

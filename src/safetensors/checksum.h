@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-namespace meshtorch::safetensors {
+namespace meshtorch::safetensors::internal {
 
 inline constexpr std::uint64_t kChecksumBlock = std::uint64_t{4} << 20;
 
@@ -38,4 +38,4 @@ class BlockChecksums {
   Checksums done_;
 };
 
-}  // namespace meshtorch::safetensors
+}  // namespace meshtorch::safetensors::internal

@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <system_error>
 
-namespace meshtorch::safetensors {
+namespace meshtorch::safetensors::internal {
 namespace {
 
 const char* remedy(int error) {
@@ -35,4 +35,4 @@ std::runtime_error file_error(const std::string& what, const std::string& path, 
                             "\n  in: " + path + "\n  do: " + remedy(error));
 }
 
-}  // namespace meshtorch::safetensors
+}  // namespace meshtorch::safetensors::internal

@@ -4,9 +4,9 @@
 #include <stdexcept>
 #include <string>
 
-namespace meshtorch::safetensors {
+namespace meshtorch::safetensors::internal {
 
 // "meshtorch: cannot open the file: No such file or directory", where, and what to do; `error` is an errno.
 std::runtime_error file_error(const std::string& what, const std::string& path, int error);
 
-}  // namespace meshtorch::safetensors
+}  // namespace meshtorch::safetensors::internal

@@ -10,7 +10,7 @@
 #include "core/shallow_json.h"
 #include "safetensors/input_file.h"
 
-namespace meshtorch::safetensors {
+namespace meshtorch::safetensors::internal {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -269,4 +269,4 @@ std::string render_header(std::vector<StoredTensor>& tensors, const Metadata& me
   return bytes;
 }
 
-}  // namespace meshtorch::safetensors
+}  // namespace meshtorch::safetensors::internal

@@ -10,7 +10,9 @@
 
 #include "core/shard.h"
 
-namespace meshtorch::safetensors {
+namespace meshtorch::safetensors::internal {
+
+using namespace meshtorch::internal;
 
 using Metadata = std::map<std::string, std::string>;
 
@@ -45,4 +47,4 @@ Header parse_header(const std::string& file, std::span<const std::byte> bytes, s
 // each. Throws std::invalid_argument if a name is twice or a type not known.
 std::string render_header(std::vector<StoredTensor>& tensors, const Metadata& metadata);
 
-}  // namespace meshtorch::safetensors
+}  // namespace meshtorch::safetensors::internal

@@ -12,7 +12,7 @@
 
 #include "safetensors/file_error.h"
 
-namespace meshtorch::safetensors {
+namespace meshtorch::safetensors::internal {
 
 InputFile::InputFile(const std::string& path) : path_(path) {
   // Opening a pipe without O_NONBLOCK would wait for someone to write to it.
@@ -68,4 +68,4 @@ bool is_name_beside(const std::string& name) {
          std::filesystem::path(name).filename() == name;
 }
 
-}  // namespace meshtorch::safetensors
+}  // namespace meshtorch::safetensors::internal

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-namespace meshtorch::safetensors {
+namespace meshtorch::safetensors::internal {
 
 // What lists files or tensors is text of at most this many bytes.
 inline constexpr std::uint64_t kMaxText = 100'000'000;
@@ -36,4 +36,4 @@ class InputFile {
 // Whether a file that another one names is in the same directory.
 bool is_name_beside(const std::string& name);
 
-}  // namespace meshtorch::safetensors
+}  // namespace meshtorch::safetensors::internal

@@ -8,7 +8,7 @@
 
 #include "core/shallow_json.h"
 
-namespace meshtorch::safetensors {
+namespace meshtorch::safetensors::internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -169,4 +169,4 @@ ModelFiles::ModelFiles(const std::string& path) {
   }
 }
 
-}  // namespace meshtorch::safetensors
+}  // namespace meshtorch::safetensors::internal

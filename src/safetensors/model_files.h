@@ -12,7 +12,9 @@
 #include "safetensors/header.h"
 #include "safetensors/input_file.h"
 
-namespace meshtorch::safetensors {
+namespace meshtorch::safetensors::internal {
+
+using namespace meshtorch::internal;
 
 // One file whose header was checked.
 struct OpenFile {
@@ -56,4 +58,4 @@ struct ModelFiles {
   Metadata metadata;  // of all files
 };
 
-}  // namespace meshtorch::safetensors
+}  // namespace meshtorch::safetensors::internal

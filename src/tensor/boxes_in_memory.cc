@@ -13,7 +13,7 @@
 #include "comm/tensor_runs.h"
 #include "comm/wire.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // The ranks agree on the layouts and the global shape, from which each knows what all the others do.
@@ -148,4 +148,4 @@ at::Tensor reduce_boxes(MemoryBackend& memory, const Group& group, const Prepare
   return wire.decode(result);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -8,7 +8,7 @@
 #include "meshtorch/process_group.h"
 #include "redistribute/prepared_move.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 at::Tensor gather_boxes(MemoryBackend& memory, const Group& group, const PreparedStep& boxes,
                         const at::Tensor& local);
@@ -17,4 +17,4 @@ at::Tensor exchange_boxes(MemoryBackend& memory, const Group& group, const Prepa
 at::Tensor reduce_boxes(MemoryBackend& memory, const Group& group, const PreparedStep& boxes,
                         const at::Tensor& local);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

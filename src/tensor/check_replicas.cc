@@ -15,6 +15,7 @@
 #include "tensor/meta.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 thread_local int replica_checks = 0;
@@ -66,9 +67,9 @@ std::string difference(const at::Tensor& local, const Layout& layout, const std:
 
 }  // namespace
 
-bool replicas_are_checked() { return replica_checks > 0; }
+bool internal::replicas_are_checked() { return replica_checks > 0; }
 
-void check_equal_replicas(const at::Tensor& local, const Layout& layout, const std::string& what) {
+void internal::check_equal_replicas(const at::Tensor& local, const Layout& layout, const std::string& what) {
   if (const std::string text = difference(local, layout, what); !text.empty()) throw_difference(text);
 }
 

@@ -5,7 +5,7 @@
 
 #include "mesh/layout.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Whether a CheckReplicas lives on this thread.
 bool replicas_are_checked();
@@ -13,4 +13,4 @@ bool replicas_are_checked();
 // Throws, on all ranks that should hold the same, if they do not.
 void check_equal_replicas(const at::Tensor& local, const Layout& layout, const std::string& what);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

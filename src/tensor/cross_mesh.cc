@@ -14,7 +14,7 @@
 #include "tensor/meta.h"
 #include "tensor/move_record.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 CrossingSide side_of(const Layout& layout) {
@@ -235,4 +235,4 @@ void compare_shapes(const Shape& shape, const Layout& from, const Layout& to) {
   }
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -7,7 +7,7 @@
 #include "mesh/layout.h"
 #include "redistribute/plan.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The steps, of which the last is the exchange if anything travels. Pending axes are reduced on the first
 // mesh, to the layout from which the way is cheapest. The same on every rank.
@@ -21,4 +21,4 @@ at::Tensor cross_local(const at::Tensor& local, const Shape& shape, const Layout
 // shapes that each rank concluded by itself.
 void compare_shapes(const Shape& shape, const Layout& from, const Layout& to);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -12,6 +12,7 @@
 #include "tensor/redistribute.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 // The parts of a dim, one for each rank of an axis.
@@ -54,7 +55,7 @@ DTensor as_leaf(at::Tensor local, const Layout* layout, c10::IntArrayRef sizes, 
 DTensor check_distributed(const DTensor& tensor, const DeviceMesh& mesh, const Placements& placements) {
   TORCH_CHECK_VALUE(tensor.device_mesh() == mesh, "meshtorch: cannot distribute a DTensor with device mesh ",
                     tensor.device_mesh().to_string(), " to a different device mesh ", mesh.to_string());
-  const Layout* layout = checked_layout(mesh.impl(), placements, tensor.dim());
+  const Layout* layout = checked_layout(impl_of(mesh), placements, tensor.dim());
   TORCH_CHECK_VALUE(distributed(tensor, "distribute_tensor").layout == layout,
                     "meshtorch: cannot distribute a DTensor with placements ", to_string(tensor.placements()),
                     " to a different placements ", to_string(layout->placements), "\n  do: use redistribute");
@@ -67,7 +68,7 @@ using MakeLocal = std::function<at::Tensor(const Layout& layout, const at::Tenso
 // communication.
 DTensor make_new(const Shape& size, const DeviceMesh& mesh, const Placements& placements,
                  const at::TensorOptions& options, const MakeLocal& make) {
-  MeshImpl& impl = mesh.impl();
+  MeshImpl& impl = impl_of(mesh);
   const Layout* layout = checked_layout(impl, placements, static_cast<std::int64_t>(size.size()));
   const Layout* whole = impl.layout(gradient_placements(layout->placements));
   const at::TensorOptions on_device = options.has_device() ? options : options.device(mesh.device_type());
@@ -95,7 +96,7 @@ DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, cons
               "meshtorch: distribute_tensor should be used to distribute leaf tensors, but this one is the "
               "result of an operator\n  "
               "do: call detach() on it first, or use DTensor::from_local, which is differentiable");
-  MeshImpl& impl = mesh.impl();
+  MeshImpl& impl = impl_of(mesh);
   const Layout* layout = checked_layout(impl, placements, tensor.dim());
   for (const Placement& p : layout->placements) {
     TORCH_CHECK_VALUE(!p.is_partial() || p.reduce_op() == ReduceOp::sum || p.reduce_op() == ReduceOp::avg,

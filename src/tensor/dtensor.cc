@@ -17,6 +17,7 @@
 #include "tensor/redistribute.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 // This rank's shard, as others may see it: nothing on a rank outside the mesh, and zero, of a tensor without
@@ -67,7 +68,7 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
                     "meshtorch: from_local was given a distributed tensor\n  do: use redistribute");
   TORCH_CHECK_VALUE(options.shape.has_value() || !options.stride.has_value(),
                     "meshtorch: from_local with a stride needs the shape too");
-  MeshImpl& impl = mesh.impl();
+  MeshImpl& impl = impl_of(mesh);
   // A rank outside the mesh may give anything if it says the shape: it holds a stand-in.
   const bool is_outside = !impl.coordinate() && options.shape.has_value();
   const std::int64_t dims = is_outside ? static_cast<std::int64_t>(options.shape->size()) : local.dim();
@@ -140,7 +141,7 @@ DTensor DTensor::redistribute(const Placements& placements, const RedistributeOp
 
 DTensor DTensor::redistribute(const DeviceMesh& mesh, const Placements& placements,
                               const RedistributeOptions& options) const {
-  return redistribute_tensor(*this, checked_layout(mesh.impl(), placements, dim()), options);
+  return redistribute_tensor(*this, checked_layout(impl_of(mesh), placements, dim()), options);
 }
 
 const Placements& DTensor::placements() const { return distributed(*this, "placements").layout->placements; }
@@ -169,7 +170,7 @@ std::string explain_redistribute(const DTensor& tensor, const Placements& placem
 std::string explain_redistribute(const DTensor& tensor, const DeviceMesh& mesh,
                                  const Placements& placements) {
   const DTensorMeta& meta = distributed(tensor, "explain_redistribute");
-  const Layout* to = checked_layout(mesh.impl(), placements, tensor.dim());
+  const Layout* to = checked_layout(impl_of(mesh), placements, tensor.dim());
   const Shape shape = tensor.sizes().vec();
   const auto item_size = static_cast<std::int64_t>(tensor.element_size());
   if (to->mesh == meta.layout->mesh) return plan_between(shape, item_size, *meta.layout, *to)->to_string();

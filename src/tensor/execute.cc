@@ -19,7 +19,7 @@
 #include "tensor/move_cache.h"
 #include "tensor/move_record.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // One step on this rank.
@@ -199,4 +199,4 @@ at::Tensor redistribute_local(const at::Tensor& local, const Shape& shape, const
   return current;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

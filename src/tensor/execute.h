@@ -7,7 +7,7 @@
 #include "mesh/layout.h"
 #include "redistribute/plan.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The plan from one layout to another of the same mesh, from the cache.
 std::shared_ptr<const Plan> plan_between(const Shape& shape, std::int64_t item_size, const Layout& from,
@@ -19,4 +19,4 @@ std::shared_ptr<const Plan> plan_between(const Shape& shape, std::int64_t item_s
 at::Tensor redistribute_local(const at::Tensor& local, const Shape& shape, const Layout& from,
                               const Layout& to);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

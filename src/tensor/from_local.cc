@@ -13,7 +13,7 @@
 #include "tensor/execute.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 using Exchange = std::function<at::Tensor(const at::Tensor& row, const Group& group)>;
@@ -170,4 +170,4 @@ at::Tensor whole_local(const at::Tensor& tensor) {
   return local_under(tensor, *distributed(tensor, "a redistribution").mesh->replicated());
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

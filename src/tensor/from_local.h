@@ -7,7 +7,7 @@
 #include "meshtorch/group.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The global shape of shards that all have the shape of this rank's.
 Shape shape_of_equal_shards(c10::IntArrayRef local, const Layout& layout);
@@ -34,4 +34,4 @@ at::Tensor local_under(const at::Tensor& tensor, const Layout& to);
 // The same with every axis replicated: the whole tensor.
 at::Tensor whole_local(const at::Tensor& tensor);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

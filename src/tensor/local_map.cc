@@ -11,6 +11,7 @@
 #include "tensor/from_local.h"
 
 namespace meshtorch::detail {
+using namespace internal;
 namespace {
 
 // Whether shards of this tensor differ in size, which every rank can tell.
@@ -169,7 +170,7 @@ void LocalMapCall::output(at::Tensor& tensor) {
   for (const Placement& p : lies) is_split = is_split || p.is_shard();
   FromLocalOptions options;
   if (is_uneven_ && is_split) {
-    options.shape = shape_of_checked_shards(tensor.detach(), *mesh_->impl().layout(lies), std::nullopt);
+    options.shape = shape_of_checked_shards(tensor.detach(), *impl_of(*mesh_).layout(lies), std::nullopt);
   }
   if (!settings_.in_grad_placements) options.grad_placements = gradient_of(lies);
   tensor = DTensor::from_local(tensor, *mesh_, lies, options);

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 c10::intrusive_ptr<c10::BackendMeta> DTensorMeta::clone(const c10::intrusive_ptr<c10::BackendMeta>&) const {
   auto copy = c10::make_intrusive<DTensorMeta>();
@@ -125,4 +125,4 @@ const Layout* checked_layout(MeshImpl& mesh, const Placements& placements, std::
   return mesh.layout(normalized);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

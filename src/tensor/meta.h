@@ -10,8 +10,9 @@
 #include "core/shard.h"
 #include "mesh/layout.h"
 #include "mesh/mesh_impl.h"
+#include "meshtorch/api.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // How to write into the tensor that a view was taken of, when the view could not share its memory.
 struct WriteBack;
@@ -48,7 +49,7 @@ inline DTensorMeta* meta_of(const at::Tensor& tensor) {
 
 // The demand: the meta of a tensor that has to be a DTensor. Throws ValueError that names `where`, such as
 // "redistribute".
-[[noreturn]] void reject_plain(const at::Tensor& tensor, const char* where);
+[[noreturn]] MESHTORCH_FOR_PYTHON void reject_plain(const at::Tensor& tensor, const char* where);
 inline DTensorMeta& distributed(const at::Tensor& tensor, const char* where) {
   DTensorMeta* meta = meta_of(tensor);
   if (meta == nullptr) reject_plain(tensor, where);
@@ -71,9 +72,9 @@ Shape dense_strides_like(c10::IntArrayRef sizes, c10::IntArrayRef like);
 // holds, and takes no part in any communication, so that the program of all ranks is the same.
 Shape local_shape_of(c10::IntArrayRef sizes, const Layout& layout);
 // This rank's coordinate, 0 on every axis for a rank outside the mesh.
-Shape coordinate_in(const MeshImpl& mesh);
+MESHTORCH_FOR_PYTHON Shape coordinate_in(const MeshImpl& mesh);
 
 // Checks placements against the mesh and the rank of a tensor, and gives the layout. Throws ValueError.
 const Layout* checked_layout(MeshImpl& mesh, const Placements& placements, std::int64_t tensor_rank);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -9,7 +9,7 @@
 #include "mesh/layout.h"
 #include "redistribute/plan.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // How many decision logs the ranks of this process have.
 extern std::atomic<int> active_decision_logs;
@@ -23,4 +23,4 @@ inline void record_move(const at::Tensor& local, const Shape& shape, const Layou
     record_move_in_logs(local, shape, from, to, plan);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -17,6 +17,7 @@
 #include "tensor/redistribute.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 template <typename Use>
@@ -29,7 +30,7 @@ using MakeLocal = std::function<at::Tensor(const Layout& layout, const at::Tenso
 
 DTensor make_random(const Shape& size, const DeviceMesh& mesh, const Placements& placements,
                     const at::TensorOptions& options, const MakeLocal& make) {
-  const Layout* layout = checked_layout(mesh.impl(), placements, static_cast<std::int64_t>(size.size()));
+  const Layout* layout = checked_layout(impl_of(mesh), placements, static_cast<std::int64_t>(size.size()));
   const at::TensorOptions on_device = options.has_device() ? options : options.device(mesh.device_type());
   const at::Tensor local = make(*layout, on_device.requires_grad(false));
   return wrap(local, layout, size, dense_strides(size)).requires_grad_(options.requires_grad());
@@ -76,25 +77,25 @@ void set_rng_state(const RngState& state) {
   with_random_source([&](RandomSource& source) { source.set({.seed = state.seed, .number = state.call}); });
 }
 
-RandomCall take_random_call() {
+RandomCall internal::take_random_call() {
   return with_random_source([](RandomSource& source) { return source.take(); });
 }
 
-at::Tensor random_local(const Shape& sizes, const Layout& layout, const at::TensorOptions& options,
-                        const Distribution& distribution) {
+at::Tensor internal::random_local(const Shape& sizes, const Layout& layout, const at::TensorOptions& options,
+                                  const Distribution& distribution) {
   const Layout* whole = layout.mesh->layout(gradient_placements(layout.placements));
   const at::Tensor local = at::empty(local_shape_of(sizes, *whole), options);
   fill_random(local, sizes, *whole, take_random_call(), distribution);
   return redistribute_local(local, sizes, *whole, layout);
 }
 
-at::Tensor random_tensor(const Shape& sizes, const Layout& layout, const at::TensorOptions& options,
-                         const Distribution& distribution) {
+at::Tensor internal::random_tensor(const Shape& sizes, const Layout& layout, const at::TensorOptions& options,
+                                   const Distribution& distribution) {
   return wrap(random_local(sizes, layout, options, distribution), &layout, sizes, dense_strides(sizes));
 }
 
 // Fisher and Yates: element i changes places with a random one of those up to it.
-at::Tensor random_permutation(std::int64_t n) {
+at::Tensor internal::random_permutation(std::int64_t n) {
   TORCH_CHECK_VALUE(n >= 0, "meshtorch: a permutation has no ", n,
                     " elements\n  in: randperm\n  do: pass n >= 0");
   const RandomCall call = take_random_call();
@@ -108,14 +109,14 @@ at::Tensor random_permutation(std::int64_t n) {
   return permutation;
 }
 
-void refuse_generator(const char* op, const std::optional<at::Generator>& generator) {
+void internal::refuse_generator(const char* op, const std::optional<at::Generator>& generator) {
   TORCH_CHECK_VALUE(!generator, "meshtorch: `", op,
                     "` got a generator, but the numbers of a distributed tensor do not come from one\n  "
                     "argument: generator\n  do: leave it out, and "
                     "choose the numbers with meshtorch::manual_seed or set_rng_state");
 }
 
-void check_integers(std::int64_t least, std::int64_t largest, at::ScalarType type) {
+void internal::check_integers(std::int64_t least, std::int64_t largest, at::ScalarType type) {
   using Wide = long double;  // holds all 64 bits
   const bool fits = AT_DISPATCH_V2(type, "integers", AT_WRAP([&]() -> bool {
                                      using Limits = std::numeric_limits<scalar_t>;
@@ -129,7 +130,7 @@ void check_integers(std::int64_t least, std::int64_t largest, at::ScalarType typ
                     "\n  in: a call that draws integers\n  do: pass bounds inside the type, or a wider type");
 }
 
-Distribution integers_between(std::int64_t low, std::int64_t high, at::ScalarType type) {
+Distribution internal::integers_between(std::int64_t low, std::int64_t high, at::ScalarType type) {
   TORCH_CHECK_VALUE(
       low < high, "meshtorch: there is no integer from ", low, " to below ", high,
       "\n  in: a call that draws integers\n  do: pass a lower bound that is less than the upper one");

@@ -8,7 +8,7 @@
 #include "core/shard.h"
 #include "mesh/layout.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The next random call of this rank.
 RandomCall take_random_call();
@@ -33,4 +33,4 @@ Distribution integers_between(std::int64_t low, std::int64_t high, at::ScalarTyp
 // Throws ValueError if the type does not reach from `least` to `largest`.
 void check_integers(std::int64_t least, std::int64_t largest, at::ScalarType type);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

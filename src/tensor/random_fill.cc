@@ -12,7 +12,7 @@
 #include "core/shard_indices.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // Elements whose words are made at once.
@@ -156,4 +156,4 @@ void fill_random(const at::Tensor& local, c10::IntArrayRef sizes, const Layout& 
   }
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -8,7 +8,7 @@
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 at::Tensor moved(const at::Tensor& tensor, const Layout* to, const RedistributeOptions& options) {
@@ -48,4 +48,4 @@ at::Tensor redistribute_tensor(const at::Tensor& tensor, const Layout* to,
       });
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 #include "mesh/layout.h"
 #include "meshtorch/dtensor.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // How the gradient of a tensor lies: like the tensor, whole where it is a pending reduction.
 Placements gradient_placements(const Placements& placements);
@@ -14,4 +14,4 @@ Placements gradient_placements(const Placements& placements);
 at::Tensor redistribute_tensor(const at::Tensor& tensor, const Layout* to,
                                const RedistributeOptions& options);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

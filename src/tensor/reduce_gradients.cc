@@ -11,6 +11,7 @@
 #include "tensor/redistribute.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 const DTensorMeta& gradient_of(const at::Tensor& parameter) {

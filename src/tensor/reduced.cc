@@ -6,7 +6,7 @@
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // Inference tensors have no version: nothing is kept of them.
@@ -58,4 +58,4 @@ void share_writes(const at::Tensor& view, const at::Tensor& base) {
     view.unsafeGetTensorImpl()->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

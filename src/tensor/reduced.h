@@ -5,7 +5,7 @@
 
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The tensor's local tensor under a layout without pending reductions, and what it was made of. It holds as
 // long as neither was written.
@@ -27,4 +27,4 @@ void note_write(const at::Tensor& local);
 // Says that a tensor shares memory with another, so that what is written to either is known of both.
 void share_writes(const at::Tensor& view, const at::Tensor& base);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

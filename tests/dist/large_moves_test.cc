@@ -1,7 +1,4 @@
 // Large tensors in memory that ranks share: more than a stage holds, in runs of any length, of any type.
-#include <meshtorch/memory.h>
-
-#include "comm/result_memory.h"
 #include "numbers.h"
 
 namespace meshtorch::testing {
@@ -92,48 +89,6 @@ TEST(LargeMoves, AreRightForStridedShardsAndTwoAxes) {
             << mt::to_string(from) << " to " << mt::to_string(to);
       }
     }
-  });
-}
-
-TEST(ResultMemory, OfLargeResultsIsUsedAgain) {
-  on_ranks(1, [](int) {
-    const torch::Tensor input = torch::ones({1 << 20});
-    const auto reduced = [&] { return mt::wait_tensor(mt::all_reduce(input, mt::ReduceOp::sum, {})); };
-    torch::Tensor first = reduced();
-    const void* place = first.const_data_ptr();
-    const torch::Tensor second = reduced();
-    EXPECT_NE(second.const_data_ptr(), place) << "it was still in use";
-    first.reset();
-    EXPECT_GE(mt::kept_result_bytes(), input.nbytes());
-    const torch::Tensor third = reduced();
-    EXPECT_EQ(third.const_data_ptr(), place);
-    EXPECT_TRUE(is_equal(third, input));
-  });
-}
-
-TEST(ResultMemory, IsKeptUpToALimit) {
-  on_ranks(1, [](int) {
-    std::vector<torch::Tensor> results;
-    const torch::Tensor input = torch::ones({24 << 20}, torch::kByte);
-    for (int i = 0; i < 12; ++i)
-      results.push_back(mt::wait_tensor(mt::all_reduce(input, mt::ReduceOp::sum, {})));
-    results.clear();
-    EXPECT_GT(mt::kept_result_bytes(), mt::kMostKeptBytes / 2);
-    EXPECT_LE(mt::kept_result_bytes(), mt::kMostKeptBytes);
-  });
-}
-
-TEST(ResultMemory, IsSeenByObserversAndCanGrow) {
-  on_ranks(1, [](int) {
-    const torch::Tensor input = torch::ones({1 << 20});
-    mt::KeptMemory kept;
-    mt::PeakMemory peak;
-    const int64_t before = peak.bytes();
-    torch::Tensor result = mt::wait_tensor(mt::all_reduce(input, mt::ReduceOp::sum, {}));
-    EXPECT_EQ(kept.bytes(), static_cast<int64_t>(input.nbytes()));
-    EXPECT_EQ(peak.bytes() - before, static_cast<int64_t>(input.nbytes()));
-    result.resize_({1 << 21});
-    EXPECT_TRUE(is_equal(result.narrow(0, 0, 1 << 20), input));
   });
 }
 

@@ -6,7 +6,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "comm/pending.h"
 #include "rank_data.h"
 
 namespace meshtorch::testing {
@@ -179,21 +178,6 @@ TEST(Memory, KeptOnSplitTensorsIsThisRanksPart) {
     const torch::Tensor y = x.exp();
     EXPECT_EQ(kept.bytes(), 2000);
   });
-}
-
-// To look at the memory of such a tensor is to wait for it, inside of an observer of the call that waits.
-TEST(Memory, WatchingLeavesWhatIsUnderWayAlone) {
-  bool is_there = false;
-  const at::Tensor pending = make_pending({1000}, at::kFloat, [&] {
-    is_there = true;
-    return torch::ones({1000});
-  });
-  const mt::KeptMemory kept;
-  EXPECT_EQ(kept.bytes(), 0);
-  const torch::Tensor part = pending.narrow(0, 0, 10);
-  EXPECT_EQ(part.sum().item<float>(), 10);
-  EXPECT_TRUE(is_there);
-  EXPECT_EQ(kept.bytes(), 4000);
 }
 
 TEST(Memory, ThePeakHoldsWhatWasFreedSince) {

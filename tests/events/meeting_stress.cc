@@ -13,7 +13,7 @@
 
 namespace {
 
-using namespace meshtorch;
+using namespace meshtorch::internal;
 
 constexpr std::chrono::milliseconds kTimeout(60000);
 constexpr std::size_t kStage = 4096;

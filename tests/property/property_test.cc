@@ -15,6 +15,7 @@
 #include "operator/operator.h"
 
 namespace meshtorch::testing {
+using namespace internal;
 namespace {
 
 constexpr int kCases = 2;  // for each operator, in the normal run

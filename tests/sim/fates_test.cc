@@ -10,6 +10,7 @@
 #include "tensor/meta.h"
 
 namespace meshtorch::testing {
+using namespace internal;
 namespace {
 
 using Names = std::set<std::string>;
@@ -26,7 +27,7 @@ std::vector<c10::OperatorHandle> all_operators() {
 
 TEST(Fates, EveryRuleCanBeReached) {
   for (const auto& [name, entry] : rule_table().entries()) {
-    const OperatorInfo& info = meshtorch::operator_named(name);
+    const OperatorInfo& info = internal::operator_named(name);
     const bool is_asked =
         info.fate.kind == Fate::Kind::decomposition && info.fate.decomposition->traits.asks_rule;
     EXPECT_TRUE(info.fate.kind == Fate::Kind::rule || is_asked) << name << " is " << describe(info);
@@ -35,7 +36,7 @@ TEST(Fates, EveryRuleCanBeReached) {
 
 TEST(Fates, ADecompositionThatAsksARuleHasOne) {
   for (const auto& [name, decomposition] : decompositions().entries())
-    EXPECT_EQ(meshtorch::operator_named(name).rule != nullptr, decomposition.traits.asks_rule) << name;
+    EXPECT_EQ(internal::operator_named(name).rule != nullptr, decomposition.traits.asks_rule) << name;
 }
 
 Names without(const Names& all, const Names& taken) {

@@ -3,6 +3,7 @@
 #include "prove/prove.h"
 
 namespace meshtorch::testing {
+using namespace internal;
 namespace {
 
 // What the prover says of a rule for the call, in a table of its own; empty if it finds nothing.

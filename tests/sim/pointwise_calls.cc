@@ -4,6 +4,7 @@
 #include "operator/operator.h"
 
 namespace meshtorch::testing {
+using namespace internal;
 namespace {
 
 using Sizes = std::vector<int64_t>;
@@ -90,7 +91,7 @@ std::vector<Call> pointwise_calls() {
   std::vector<Call> all;
   for (const auto& [name, entry] : rule_table().entries()) {
     if (!is_pointwise(entry.describe())) continue;
-    const OperatorInfo& info = meshtorch::operator_named(name);
+    const OperatorInfo& info = internal::operator_named(name);
     const auto add = [&](const TensorText& kind, const Sizes& first, const Sizes& others) {
       const Call call = pointwise_call(info, kind, first, others);
       if (!is_taken(call)) return false;

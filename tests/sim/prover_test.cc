@@ -10,6 +10,7 @@
 #include "prove/call_check.h"
 
 namespace meshtorch::testing {
+using namespace internal;
 namespace {
 
 // Proves each call that differs from those before it, and remembers which rules were bound.
@@ -22,9 +23,9 @@ class Prover {
     const int number = ++calls_of_[info.name];
     if (number > 10) return;
     const bool in_depth = number == 1;
-    count(info, meshtorch::prove(info, *info.rule, arguments, {.with_smaller_calls = in_depth}));
+    count(info, internal::prove(info, *info.rule, arguments, {.with_smaller_calls = in_depth}));
     if (in_depth)
-      count(info, meshtorch::prove(info, *info.rule, arguments,
+      count(info, internal::prove(info, *info.rule, arguments,
                                    {.meshes = {{2, 2}, {3, 2}}, .with_smaller_calls = false}));
   }
 

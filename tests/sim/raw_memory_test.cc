@@ -23,6 +23,7 @@ TORCH_LIBRARY(meshtorch_sim_tests, library) { library.def("read_raw(Tensor x) ->
 TORCH_LIBRARY_IMPL(meshtorch_sim_tests, CPU, library) { library.impl("read_raw", read_raw); }
 
 namespace meshtorch::testing {
+using namespace internal;
 namespace {
 
 TEST(RawMemory, OfASliceIsThatOfAPlainRun) {

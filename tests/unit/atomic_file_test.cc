@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 namespace meshtorch::safetensors {
+using namespace internal;
 namespace {
 
 namespace fs = std::filesystem;

@@ -9,6 +9,7 @@
 #include "checkpoint/plan/index.h"
 
 namespace meshtorch::checkpoint {
+using namespace internal;
 namespace {
 
 template <class Call>
@@ -145,18 +146,19 @@ TEST(CheckpointIndex, ChunksMustFillTheirTensor) {
 }
 
 TEST(Checksums, AreThoseOfTheBlocksHoweverTheBytesCome) {
-  std::string text(2 * safetensors::kChecksumBlock + 5, 'x');
+  std::string text(2 * safetensors::internal::kChecksumBlock + 5, 'x');
   for (std::size_t i = 0; i < text.size(); i += 1000) text[i] = static_cast<char>(i);
   const auto bytes = std::as_bytes(std::span(text));
-  for (const std::size_t step : {std::size_t{999}, std::size_t{safetensors::kChecksumBlock}, text.size()}) {
-    safetensors::BlockChecksums blocks;
+  for (const std::size_t step :
+       {std::size_t{999}, std::size_t{safetensors::internal::kChecksumBlock}, text.size()}) {
+    safetensors::internal::BlockChecksums blocks;
     for (std::size_t i = 0; i < bytes.size(); i += step)
       blocks.update(bytes.subspan(i, std::min(step, bytes.size() - i)));
     const auto all = blocks.finish();
     ASSERT_EQ(all.size(), 3U);
-    EXPECT_EQ(all[1],
-              safetensors::checksum(bytes.subspan(safetensors::kChecksumBlock, safetensors::kChecksumBlock)));
-    EXPECT_EQ(all[2], safetensors::checksum(bytes.last(5)));
+    EXPECT_EQ(all[1], safetensors::internal::checksum(bytes.subspan(safetensors::internal::kChecksumBlock,
+                                                                    safetensors::internal::kChecksumBlock)));
+    EXPECT_EQ(all[2], safetensors::internal::checksum(bytes.last(5)));
   }
 }
 

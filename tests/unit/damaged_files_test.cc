@@ -15,6 +15,7 @@
 #include "safetensors/model_files.h"
 
 namespace meshtorch::safetensors {
+using namespace internal;
 namespace {
 
 namespace fs = std::filesystem;
@@ -89,8 +90,8 @@ TEST_F(DamagedFiles, AnIndexThatIsNestedDeeply) {
   const std::string error = error_of([&] { ModelFiles{directory_.string()}; });
   EXPECT_NE(error.find("nested deeper than 64 levels"), std::string::npos) << error;
   const std::string of_checkpoint = error_of([&] {
-    checkpoint::Index::from_text("checkpoint.json",
-                                 R"({"format":"meshtorch checkpoint","body":)" + deep + "}");
+    checkpoint::internal::Index::from_text("checkpoint.json",
+                                           R"({"format":"meshtorch checkpoint","body":)" + deep + "}");
   });
   EXPECT_NE(of_checkpoint.find("nested deeper than 64 levels"), std::string::npos) << of_checkpoint;
 }
@@ -147,21 +148,23 @@ TEST_F(DamagedFiles, AnIndexThatNamesNoFileBesideIt) {
 }
 
 TEST(DamagedCheckpointIndex, FilesAreBesideItAndShapesCountable) {
-  checkpoint::Index index;
+  checkpoint::internal::Index index;
   index.files["a"] = {.name = "a", .bytes = 1, .checksums = {1}};
   index.tensors["w"] = {.dtype = "F32", .shape = {1}, .chunks = {{"a", {{0}, {1}}}}};
-  ASSERT_EQ(checkpoint::Index::from_text("x", index.to_text()), index);
+  ASSERT_EQ(checkpoint::internal::Index::from_text("x", index.to_text()), index);
   for (const std::string& name :
        {std::string("a\0b", 3), std::string(), std::string(".."), std::string("/a")}) {
-    checkpoint::Index changed = index;
+    checkpoint::internal::Index changed = index;
     changed.files["a"].name = name;
-    const std::string error = error_of([&] { checkpoint::Index::from_text("x", changed.to_text()); });
+    const std::string error =
+        error_of([&] { checkpoint::internal::Index::from_text("x", changed.to_text()); });
     EXPECT_NE(error.find("is no file beside the index"), std::string::npos) << error;
   }
   for (const Shape& shape : {Shape{1LL << 62, 4}, Shape{1LL << 32, 1LL << 32, 0}, Shape{-1}}) {
-    checkpoint::Index changed = index;
+    checkpoint::internal::Index changed = index;
     changed.tensors["w"].shape = shape;
-    const std::string error = error_of([&] { checkpoint::Index::from_text("x", changed.to_text()); });
+    const std::string error =
+        error_of([&] { checkpoint::internal::Index::from_text("x", changed.to_text()); });
     EXPECT_NE(error.find("has a shape beyond all memory"), std::string::npos) << error;
   }
 }

@@ -10,6 +10,7 @@
 #include "rules/table.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 std::string packet_of(const std::string& overload) { return overload.substr(0, overload.find('.')); }

@@ -10,6 +10,7 @@
 #include "core/shard_indices.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 RandomWords philox_of(const RandomWords& counter, std::uint32_t key0, std::uint32_t key1) {

@@ -10,6 +10,7 @@
 #include "short_placements.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 // Every move between every two states, judged index by index on every rank.

@@ -9,6 +9,7 @@
 #include "short_placements.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 Problem problem(Shape shape, Shape mesh, Placements from, Placements to, AxisCost cost = {1e-5, 1e-9}) {

@@ -10,6 +10,7 @@
 #include "short_placements.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 using Shapes = std::vector<std::vector<Shape>>;

@@ -8,6 +8,7 @@
 #include "debug/report/timeline.h"
 
 namespace meshtorch::report {
+using namespace internal;
 namespace {
 
 using Json = nlohmann::ordered_json;

@@ -12,6 +12,7 @@
 #include "rules/table.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 using Numbers = std::vector<std::int64_t>;
@@ -78,7 +79,7 @@ std::string rule_of(const FakeCall& call) { return use_of(call).rule.to_string()
 std::string listed(const FakeCall& call) {
   const RuleUse use = use_of(call);
   std::string text = use.rule.to_string() + "\n";
-  const BoundRule bound = meshtorch::bind(use.rule, call.operands(), use.hints);
+  const BoundRule bound = internal::bind(use.rule, call.operands(), use.hints);
   for (const BoundElement& part : elements(bound)) {
     for (const Option& option : options(part.rule, use.contracted)) {
       if (option.why != "replicate") text += option.to_string() + "\n";
@@ -140,7 +141,7 @@ void expect_binding(const Rule& rule, bool with_optionals) {
       if (dim.kind == DimKind::run) hints.lengths[std::string(dim.names[0])] = 1;
     }
   }
-  const BoundRule bound = meshtorch::bind(rule, operands, hints);
+  const BoundRule bound = internal::bind(rule, operands, hints);
   for (const BoundElement& part : elements(bound)) EXPECT_FALSE(options(part.rule).empty());
 }
 

@@ -15,6 +15,7 @@
 #include "rules/options.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 using Shapes = std::vector<std::vector<Shape>>;

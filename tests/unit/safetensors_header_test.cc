@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 namespace meshtorch::safetensors {
+using namespace internal;
 namespace {
 
 std::string file_of(const std::string& json, std::size_t data_bytes) {

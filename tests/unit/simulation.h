@@ -13,6 +13,8 @@
 
 namespace meshtorch::simulation {
 
+using namespace internal;
+
 // A tensor: row-major values.
 struct Array {
   Shape shape;

@@ -6,7 +6,7 @@
 
 #include "safetensors/header.h"
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
 namespace {
 
 // One box, and who could write it.
@@ -53,7 +53,8 @@ Assignment assign(const std::vector<std::vector<Holding>>& of_ranks) {
         Candidate& candidate = candidates[{holding.name, box}];
         candidate.tensor = holding.name;
         candidate.box = box;
-        candidate.bytes = static_cast<std::uint64_t>(box.count()) * safetensors::item_size(holding.dtype);
+        candidate.bytes =
+            static_cast<std::uint64_t>(box.count()) * safetensors::internal::item_size(holding.dtype);
         candidate.holders.push_back(static_cast<int>(rank));
       }
     }
@@ -78,4 +79,4 @@ Assignment assign(const std::vector<std::vector<Holding>>& of_ranks) {
   return assignment;
 }
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

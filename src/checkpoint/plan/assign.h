@@ -7,7 +7,7 @@
 
 #include "checkpoint/plan/box.h"
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
 
 // What one rank holds of one tensor.
 struct Holding {
@@ -36,4 +36,4 @@ using Assignment = std::map<std::string, AssignedTensor>;
 // a tensor, or do not hold all of it together.
 Assignment assign(const std::vector<std::vector<Holding>>& of_ranks);
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
 
 std::int64_t Box::count() const {
   std::int64_t product = 1;
@@ -59,4 +59,4 @@ Overlap overlap_of(const std::vector<std::vector<Range>>& held, const Box& box) 
   return overlap;
 }
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

@@ -6,7 +6,9 @@
 
 #include "core/shard.h"
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
+
+using namespace meshtorch::internal;
 
 // The elements that begin at `offsets` and have `sizes`. A tensor without dims is one box of no dims.
 struct Box {
@@ -31,4 +33,4 @@ struct Overlap {
 // `held` ascends in each dim, so that what falls into a box is one box of the local tensor.
 Overlap overlap_of(const std::vector<std::vector<Range>>& held, const Box& box);
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

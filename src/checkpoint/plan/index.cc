@@ -8,7 +8,7 @@
 #include "core/shallow_json.h"
 #include "safetensors/input_file.h"
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
 namespace {
 
 constexpr const char* kFormat = "meshtorch checkpoint";
@@ -37,7 +37,7 @@ std::uint64_t number_from(const std::string& text) {
 
 std::string checksum_of(const Json& body) {
   const std::string text = body.dump();
-  return hex(safetensors::checksum(std::as_bytes(std::span(text))));
+  return hex(safetensors::internal::checksum(std::as_bytes(std::span(text))));
 }
 
 Json to_json(const IndexedTensor& tensor) {
@@ -120,7 +120,7 @@ DataFile data_file_from(const Json& json) {
 
 std::string Index::to_text() const {
   Json body{{"generation", generation},
-            {"checksum_block", safetensors::kChecksumBlock},
+            {"checksum_block", safetensors::internal::kChecksumBlock},
             {"files", Json::array()},
             {"tensors", Json::object()},
             {"values", values}};
@@ -139,12 +139,12 @@ Index Index::from_text(const std::string& path, const std::string& text) {
       throw std::invalid_argument("not \"meshtorch checkpoint\" of version 1");
     const Json& body = whole.at("body");
     if (whole.at("checksum") != checksum_of(body)) throw std::invalid_argument("the checksum is wrong");
-    if (body.at("checksum_block") != safetensors::kChecksumBlock)
+    if (body.at("checksum_block") != safetensors::internal::kChecksumBlock)
       throw std::invalid_argument("blocks of another size");
     index.generation = body.at("generation").get<std::int64_t>();
     for (const Json& json : body.at("files")) {
       const DataFile file = data_file_from(json);
-      if (!safetensors::is_name_beside(file.name))
+      if (!safetensors::internal::is_name_beside(file.name))
         throw std::invalid_argument(quoted(file.name) + " is no file beside the index");
       index.files[file.name] = file;
     }
@@ -157,4 +157,4 @@ Index Index::from_text(const std::string& path, const std::string& text) {
   return index;
 }
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

@@ -10,14 +10,14 @@
 #include "checkpoint/plan/box.h"
 #include "safetensors/checksum.h"
 
-namespace meshtorch::checkpoint {
+namespace meshtorch::checkpoint::internal {
 
 using Json = nlohmann::json;
 
 struct DataFile {
   std::string name;
   std::uint64_t bytes = 0;
-  safetensors::Checksums checksums;
+  safetensors::internal::Checksums checksums;
   friend bool operator==(const DataFile&, const DataFile&) = default;
 };
 
@@ -57,4 +57,4 @@ DataFile data_file_from(const Json& json);
 Json to_json(const Box& box);
 Box box_from(const Json& json);
 
-}  // namespace meshtorch::checkpoint
+}  // namespace meshtorch::checkpoint::internal

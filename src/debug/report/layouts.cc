@@ -1,7 +1,7 @@
 // Layouts as the page's data. What a rank holds is worked out here, so that the page only looks it up.
 #include "debug/report/layouts.h"
 
-namespace meshtorch::report {
+namespace meshtorch::report::internal {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -79,4 +79,4 @@ nlohmann::ordered_json LayoutList::json() const {
   return list;
 }
 
-}  // namespace meshtorch::report
+}  // namespace meshtorch::report::internal

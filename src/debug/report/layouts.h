@@ -9,7 +9,9 @@
 
 #include "core/shard.h"
 
-namespace meshtorch::report {
+namespace meshtorch::report::internal {
+
+using namespace meshtorch::internal;
 
 // One for each axis of the page's mesh; nothing where the tensor's own mesh does not have that axis.
 using AxisPlacements = std::vector<std::optional<Placement>>;
@@ -33,4 +35,4 @@ class LayoutList {
   std::map<Key, std::size_t> numbers_;
 };
 
-}  // namespace meshtorch::report
+}  // namespace meshtorch::report::internal

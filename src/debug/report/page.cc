@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-namespace meshtorch::report {
+namespace meshtorch::report::internal {
 
 std::string escaped(const std::string& text) {
   std::string result;
@@ -57,4 +57,4 @@ std::string page_of(const std::string& title, const std::string& data) {
   return text;
 }
 
-}  // namespace meshtorch::report
+}  // namespace meshtorch::report::internal

@@ -3,7 +3,7 @@
 
 #include <string>
 
-namespace meshtorch::report {
+namespace meshtorch::report::internal {
 
 // The page with the places {{title}} and {{data}} open; embedded at build time.
 extern const char* const kPage;
@@ -16,4 +16,4 @@ std::string escaped(const std::string& text);
 // JSON that may stand inside <script>.
 std::string inside_script(const std::string& json);
 
-}  // namespace meshtorch::report
+}  // namespace meshtorch::report::internal

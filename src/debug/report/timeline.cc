@@ -6,7 +6,7 @@
 #include <limits>
 #include <map>
 
-namespace meshtorch::report {
+namespace meshtorch::report::internal {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -170,4 +170,4 @@ Json timeline_json(const std::vector<std::string>& texts, std::size_t most) {
           {"ranks", std::move(list)}};
 }
 
-}  // namespace meshtorch::report
+}  // namespace meshtorch::report::internal

@@ -8,7 +8,9 @@
 
 #include "debug/trace_events.h"
 
-namespace meshtorch::report {
+namespace meshtorch::report::internal {
+
+using namespace meshtorch::internal;
 
 // The events of one rank as text that travels between ranks, and back.
 std::string trace_text(const std::vector<TraceEvent>& events, int rank);
@@ -18,4 +20,4 @@ std::string trace_text(const std::vector<TraceEvent>& events, int rank);
 // events of all ranks together.
 nlohmann::ordered_json timeline_json(const std::vector<std::string>& texts, std::size_t most = 16000);
 
-}  // namespace meshtorch::report
+}  // namespace meshtorch::report::internal

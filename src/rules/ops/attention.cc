@@ -3,7 +3,7 @@
 
 #include "rules/table.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // The dims of each tensor: batch b, heads h of keys, r heads of queries to each of them, queries l,
@@ -79,4 +79,4 @@ void add_attention_rules(RuleTable& ops) {
   ops.choose("_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

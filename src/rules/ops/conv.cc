@@ -1,7 +1,7 @@
 // Rules of convolution, pooling, padding and interpolation: batch and channels may be split.
 #include "rules/table.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // ---- convolution ----
@@ -195,4 +195,4 @@ void add_conv_rules(RuleTable& ops) {
   add_patches(ops);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -1,7 +1,7 @@
 // Rules of operators that make a tensor like another: only the other's shape matters.
 #include "rules/table.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // What is not set yet is pending where the other is: it will be written from something that lies like that.
@@ -31,4 +31,4 @@ void add_factory_rules(RuleTable& ops) {
   ops.choose({"new_empty", "new_zeros", "new_ones", "new_full"}, new_tensor);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 
 #include "rules/table.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // The dim that is indexed, counted from the front; nothing if there is no such dim.
@@ -303,4 +303,4 @@ void add_index_rules(RuleTable& ops) {
   add_lookups(ops);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -4,7 +4,7 @@
 
 #include "rules/table.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // Any list: nothing is split, and a mistake is left for the operator to report.
@@ -71,4 +71,4 @@ void add_join_rules(RuleTable& ops) {
   });
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -4,7 +4,7 @@
 
 #include "rules/table.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // True if all tensors have the same dims before the last two; these are the batch.
@@ -84,4 +84,4 @@ void add_linalg_rules(RuleTable& ops) {
   add_distances(ops);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -4,7 +4,7 @@
 
 #include "rules/table.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // at::Reduction
@@ -102,4 +102,4 @@ void add_loss_rules(RuleTable& ops) {
   ops.choose({"nll_loss_backward", "nll_loss2d_backward"}, nll_loss_backward);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

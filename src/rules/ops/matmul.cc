@@ -1,7 +1,7 @@
 // Rules of matrix products: linear in each factor, contracted names become pending sums.
 #include "rules/table.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // LibTorch 2.13 does not broadcast `self` where a rank has an empty part of the matrix.
@@ -39,4 +39,4 @@ void add_matmul_rules(RuleTable& ops) {
   ops.add("linalg_cross", "*a.. x! b.., *a.. x! b.. -> a.. x! b..").at("x", "dim");
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

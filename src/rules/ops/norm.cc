@@ -1,7 +1,7 @@
 // Rules of softmax and of the normalizations, with their gradients.
 #include "rules/table.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // Softmax along one dim, which must be whole; a tensor without dims counts as one of size 1.
@@ -92,4 +92,4 @@ void add_norm_rules(RuleTable& ops) {
   add_weight_norms(ops);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

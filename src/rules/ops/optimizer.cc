@@ -1,7 +1,7 @@
 // Rules of the operators on lists that optimizers use: each element is a call of its own.
 #include "rules/table.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // As with "div": what may be zero does not keep a sum.
@@ -72,4 +72,4 @@ void add_optimizer_rules(RuleTable& ops) {
   add_fused(ops);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -1,7 +1,7 @@
 // Rules of pointwise operators: an element of the result comes from that element of each operand.
 #include "rules/table.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 constexpr bool kOfFloats = true;
@@ -275,4 +275,4 @@ void add_pointwise_rules(RuleTable& ops) {
   add_overwriting(ops);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -4,7 +4,7 @@
 
 #include "rules/table.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 using Dims = std::optional<std::vector<bool>>;  // which dims; nothing if the call is mistaken
@@ -203,4 +203,4 @@ void add_reduce_rules(RuleTable& ops) {
   add_fourier(ops);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -4,7 +4,7 @@
 
 #include "rules/table.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // Any arguments and any ranks: nothing is split, and a mistake is left for the operator to report.
@@ -539,4 +539,4 @@ void add_view_rules(RuleTable& ops) {
   add_rearrangements(ops);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -10,6 +10,7 @@
 #include "ranks.h"
 
 namespace meshtorch::testing {
+using namespace internal;
 namespace {
 
 // The two ends of a gloo group of two ranks.

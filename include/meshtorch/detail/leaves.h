@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace meshtorch::leaves {
+namespace meshtorch::detail::leaves {
 
 template <class T>
 concept Tensor = std::derived_from<std::remove_cv_t<T>, at::Tensor>;
@@ -173,4 +173,4 @@ consteval std::optional<std::size_t> count() {
   }
 }
 
-}  // namespace meshtorch::leaves
+}  // namespace meshtorch::detail::leaves

@@ -1,10 +1,13 @@
 // Results that are still under way: every way to the data waits for it, once, and a failure stays a failure.
+#include <meshtorch/memory.h>
+
 #include <future>
 
 #include "comm/pending.h"
 #include "rank_data.h"
 
 namespace meshtorch::testing {
+using namespace internal;
 namespace {
 
 // A pending tensor whose data comes when it is asked for; counts how often that happens.
@@ -204,6 +207,21 @@ TEST(Pending, ManyResultsMayBeUnderWayAtOnce) {
     for (int i = 39; i >= 0; --i)
       EXPECT_TRUE(is_equal(results[static_cast<std::size_t>(i)], torch::full({1000}, 3 + 3 * i)));
   });
+}
+
+// To look at the memory of such a tensor is to wait for it, inside of an observer of the call that waits.
+TEST(Pending, MeasuringMemoryDoesNotWait) {
+  bool is_there = false;
+  const at::Tensor pending = make_pending({1000}, at::kFloat, [&] {
+    is_there = true;
+    return torch::ones({1000});
+  });
+  const mt::KeptMemory kept;
+  EXPECT_EQ(kept.bytes(), 0);
+  const torch::Tensor part = pending.narrow(0, 0, 10);
+  EXPECT_EQ(part.sum().item<float>(), 10);
+  EXPECT_TRUE(is_there);
+  EXPECT_EQ(kept.bytes(), 4000);
 }
 
 }  // namespace
