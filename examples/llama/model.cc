@@ -3,7 +3,7 @@
 #include "model.h"
 
 #include <ATen/ATen.h>
-#include <meshtorch/distribute_module.h>
+#include <meshtorch/meta_device.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -67,30 +67,25 @@ namespace {
 
 namespace mt = meshtorch;
 
-// LibTorch's layers fill their weights when they are made. Here they are made small and then given parameters
-// of their real shape on the meta device, so that a model of any size is made at once and costs no memory.
-void reshape_parameter(const torch::Tensor& parameter, torch::IntArrayRef shape, torch::Dtype dtype) {
-  mt::replace_data(parameter, torch::empty(shape, torch::TensorOptions(dtype).device(torch::kMeta)));
-}
-
+// Layers are made on the meta device, so that a model of any size is made at once and costs no memory.
 mt::nn::Linear linear(std::int64_t in, std::int64_t out, bool bias, torch::Dtype dtype) {
-  mt::nn::Linear layer(torch::nn::LinearOptions(1, 1).bias(bias));
-  layer->options = torch::nn::LinearOptions(in, out).bias(bias);
-  reshape_parameter(layer->weight, {out, in}, dtype);
-  if (bias) reshape_parameter(layer->bias, {out}, dtype);
+  const mt::on_meta_device shapes_only;
+  mt::nn::Linear layer(torch::nn::LinearOptions(in, out).bias(bias));
+  layer->to(dtype);
   return layer;
 }
 
 mt::nn::Embedding embedding(std::int64_t count, std::int64_t width, torch::Dtype dtype) {
-  mt::nn::Embedding layer(torch::nn::EmbeddingOptions(1, 1));
-  layer->options = torch::nn::EmbeddingOptions(count, width);
-  reshape_parameter(layer->weight, {count, width}, dtype);
+  const mt::on_meta_device shapes_only;
+  mt::nn::Embedding layer(torch::nn::EmbeddingOptions(count, width));
+  layer->to(dtype);
   return layer;
 }
 
 mt::nn::RMSNorm rms_norm(const Config& config, torch::Dtype dtype) {
+  const mt::on_meta_device shapes_only;
   mt::nn::RMSNorm layer(mt::nn::RMSNormOptions(config.hidden_size).set_eps(config.rms_norm_eps));
-  reshape_parameter(layer->weight, {config.hidden_size}, dtype);
+  layer->to(dtype);
   return layer;
 }
 
@@ -246,11 +241,7 @@ torch::Tensor LlamaImpl::logits(const torch::Tensor& x_BSD) {
   return torch::nn::functional::linear(x_BSD, model->embed_tokens->weight);
 }
 
-void allocate(torch::nn::Module& module, const torch::Device& device) {
-  for (const torch::Tensor& parameter : module.parameters()) {
-    if (parameter.is_meta()) mt::replace_data(parameter, torch::empty_like(parameter, device));
-  }
-}
+void allocate(torch::nn::Module& module, const torch::Device& device) { mt::materialize(module, device); }
 
 void initialize(LlamaImpl& model, const torch::Device& device) {
   allocate(model, device);

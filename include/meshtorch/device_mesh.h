@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "meshtorch/api.h"
+#include "meshtorch/axis_cost.h"
 #include "meshtorch/group.h"
 
 namespace at {
@@ -83,6 +84,18 @@ class MESHTORCH_API DeviceMesh {
                        const Names& names) const;
   // The mesh along the axes of all of these, which were cut from one mesh.
   static DeviceMesh concatenate(const std::vector<DeviceMesh>& meshes);
+
+  // What communication along an axis costs: the choice of layouts and of collectives goes by it. Every rank
+  // sets the same. It holds for all meshes that were cut from the same one as this; an axis of several pays
+  // the worst of theirs.
+  AxisCost axis_cost(std::int64_t axis = 0) const;
+  AxisCost axis_cost(const std::string& axis) const;
+  void set_axis_cost(std::int64_t axis, const AxisCost& cost) const;
+  void set_axis_cost(const std::string& axis, const AxisCost& cost) const;
+  // Times small and large collectives along each axis and sets what they cost, on every rank the same: the
+  // worst of all. Every rank of the world calls it. Where there are no other ranks, on the backend "fake" and
+  // along axes of one rank, costs stay as they are.
+  void measure() const;
 
   // "DeviceMesh((dp=2, tp=2), [[0, 1], [2, 3]], cpu)"
   std::string to_string() const;

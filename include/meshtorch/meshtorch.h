@@ -2,6 +2,7 @@
 // (docs/using.md). Each header can also be included by itself.
 #pragma once
 
+#include "meshtorch/axis_cost.h"
 #include "meshtorch/between_meshes.h"
 #include "meshtorch/check_replicas.h"
 #include "meshtorch/checkpoint.h"
@@ -24,6 +25,7 @@
 #include "meshtorch/local_map.h"
 #include "meshtorch/loss_parallel.h"
 #include "meshtorch/memory.h"
+#include "meshtorch/meta_device.h"
 #include "meshtorch/nn.h"
 #include "meshtorch/parallel_style.h"
 #include "meshtorch/parallelize.h"

@@ -200,6 +200,25 @@ void bind_meshes(py::module_& m) {
              for (const Group& group : made()) groups.append(to_python(group));
              return groups;
            })
+      .def(
+          "axis_cost",
+          [](const DeviceMesh& mesh, const std::optional<Axis>& axis) {
+            const AxisCost cost = mesh.axis_cost(only_axis(mesh, axis));
+            return py::dict(py::arg("latency") = cost.latency_s,
+                            py::arg("bandwidth") = 1 / cost.seconds_per_byte);
+          },
+          no_axis, "Seconds to start a collective along the axis, and bytes a second.")
+      .def(
+          "set_axis_cost",
+          [](const DeviceMesh& mesh, const Axis& axis, double latency, double bandwidth) {
+            mesh.set_axis_cost(axis_number(mesh, axis), {latency, 1 / bandwidth});
+          },
+          py::arg("mesh_dim"), py::kw_only(), py::arg("latency"), py::arg("bandwidth"),
+          "Says what communication along the axis costs; layouts and collectives are chosen by it. Every "
+          "rank says the same.")
+      .def("measure", &DeviceMesh::measure, WithoutGil(),
+           "Times collectives along each axis and sets what they cost, on every rank the same. Every rank of "
+           "the world calls it.")
       .def("__getitem__", &slice)
       .def("_flatten", &flatten, py::arg("mesh_dim_name") = py::none())
       .def("_unflatten", &unflatten, py::arg("dim"), py::arg("mesh_sizes"), py::arg("mesh_dim_names"))

@@ -142,3 +142,18 @@ def choose_backends(w):
 
 def test_axes_have_backends_of_their_own(ranks):
     ranks(choose_backends)
+
+
+def set_and_measure_costs(w):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    assert mesh.axis_cost("tp") == pytest.approx({"latency": 1e-5, "bandwidth": 1e10})
+    mesh.set_axis_cost("tp", latency=1e-3, bandwidth=1e9)
+    assert mesh["tp"].axis_cost() == pytest.approx({"latency": 1e-3, "bandwidth": 1e9})
+    with pytest.raises(ValueError, match="an axis cannot cost"):
+        mesh.set_axis_cost(0, latency=-1.0, bandwidth=1e9)
+    mesh.measure()
+    assert mesh.axis_cost("dp")["latency"] > 0 and mesh.axis_cost("tp") != {"latency": 1e-3, "bandwidth": 1e9}
+
+
+def test_the_costs_of_axes_are_set_and_measured(ranks):
+    ranks(set_and_measure_costs)

@@ -7,6 +7,7 @@
 #include <exception>
 #include <thread>
 
+#include "comm/backend_traits.h"
 #include "comm/error_text.h"
 #include "comm/rank_context.h"
 
@@ -14,7 +15,7 @@ namespace meshtorch::checkpoint::internal {
 namespace {
 
 at::Tensor gather_rows(const at::Tensor& row, const World& world, c10d::ProcessGroup& group) {
-  const auto device = world.backend == "nccl" ? c10::DeviceType::CUDA : c10::DeviceType::CPU;
+  const auto device = traits_of(world.backend).device;
   at::Tensor input = row.to(device);
   at::Tensor output = at::empty({world.size, row.size(1)}, input.options());
   // The backend is called without the dispatcher: nobody counts what the user did not ask for.
@@ -94,7 +95,7 @@ int this_rank() {
 Gather gather_by_collective() {
   const auto context = current_rank_or_null();
   if (!context || context->world().size == 1) return alone;
-  TORCH_CHECK_NOT_IMPLEMENTED(context->world().backend != "fake",
+  TORCH_CHECK_NOT_IMPLEMENTED(traits_of(context->world().backend).has_peers,
                               "meshtorch: fake ranks hold no data to save or load\n  in: a world of ",
                               context->world().size, " fake ranks\n  do: use threads or gloo");
   return [context](const std::string& mine) { return gather_texts(mine, *context); };

@@ -3,10 +3,7 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include <algorithm>
-#include <array>
-#include <string_view>
-
+#include "comm/backend_traits.h"
 #include "comm/host_meeting.h"
 #include "comm/memory_backend.h"
 #include "comm/rank_context.h"
@@ -55,8 +52,9 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const World& world,
   } else {
     backend = make_nccl_backend(world, store, rank, size);
   }
-  group->setBackend(world.backend == "nccl" ? c10::DeviceType::CUDA : c10::DeviceType::CPU, type, backend);
-  if (world.backend == "fake") group->setBackend(c10::DeviceType::CUDA, type, backend);
+  const BackendTraits& traits = traits_of(world.backend);
+  group->setBackend(traits.device, type, backend);
+  if (!traits.has_peers) group->setBackend(c10::DeviceType::CUDA, type, backend);  // no device is needed
   group->setDefaultBackend(type);
   group->setGroupName(name);
   return group;
@@ -80,13 +78,11 @@ MemoryBackend* memory_backend_of(c10d::ProcessGroup& group) {
 }
 
 void check_backend(const std::string& backend) {
-  constexpr std::array<std::string_view, 5> kBackends{"threads", "shm", "gloo", "fake", "nccl"};
-  const bool is_known = std::find(kBackends.begin(), kBackends.end(), backend) != kBackends.end();
-  TORCH_CHECK_VALUE(is_known, "meshtorch: unknown backend \"", backend,
-                    "\"\n  do: use threads, shm, gloo, fake or nccl");
+  TORCH_CHECK_VALUE(is_known_backend(backend), "meshtorch: unknown backend \"", backend, "\"\n  do: use ",
+                    known_backends());
 #ifndef USE_C10D_NCCL
   TORCH_CHECK_NOT_IMPLEMENTED(
-      backend != "nccl",
+      traits_of(backend).device == c10::DeviceType::CPU,
       "meshtorch: backend nccl needs a LibTorch built with CUDA, and this one is not\n  do: use "
       "gloo, or install the CUDA build of LibTorch");
 #endif

@@ -16,4 +16,7 @@ constexpr c10::DispatchKey kCompositeKey = c10::DispatchKey::DeferredInit;
 // rank's generator. Registered in comm/rank_generator.cc.
 constexpr c10::DispatchKey kThreadRankKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
+// In no tensor, but in the set of keys of a thread while an on_meta_device lives there.
+constexpr c10::DispatchKey kMetaDeviceKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+
 }  // namespace meshtorch::internal

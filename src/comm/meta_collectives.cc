@@ -4,6 +4,8 @@
 
 #include <memory>
 
+#include "comm/backend_traits.h"
+
 namespace meshtorch::internal {
 namespace {
 
@@ -13,7 +15,7 @@ void check_is_fake(const torch::jit::Stack& stack, const c10::OperatorHandle& op
     if (value.type()->repr_str().find("ProcessGroup") == std::string::npos) continue;
     const std::string backend =
         value.toCustomClass<c10d::ProcessGroup>()->getBackend(c10::DeviceType::CPU)->getBackendName();
-    TORCH_CHECK_NOT_IMPLEMENTED(backend == "fake", "meshtorch: `", op.schema().name(),
+    TORCH_CHECK_NOT_IMPLEMENTED(!traits_of(backend).has_peers, "meshtorch: `", op.schema().name(),
                                 "` got tensors on the meta device, which have no data to send\n  backend: ",
                                 backend, "\n  do: use the backend \"fake\", or give the tensors data");
   }

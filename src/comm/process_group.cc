@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "comm/backend.h"
+#include "comm/backend_traits.h"
 #include "comm/fault_lab.h"
 #include "comm/host_meeting.h"
 #include "comm/last_words.h"
@@ -22,7 +23,7 @@ void join(World world) {
   TORCH_CHECK(!is_initialized(),
               "meshtorch: init_process_group was called twice on this rank\n  do: call "
               "destroy_process_group() first");
-  const bool is_thread = world.backend == "threads";
+  const bool is_thread = traits_of(world.backend).ranks_are_threads;
   compares_all_origins = world.agreement == Agreement::full;
   auto context = std::make_shared<RankContext>(std::move(world));
   if (is_thread) {
@@ -36,7 +37,8 @@ void join(World world) {
 
 // Processes that are not all on one host talk through gloo, unless the user wants something else.
 void settle_backend(World& world, bool is_named) {
-  if (world.backend != "shm" || ranks_share_host(world.store, world.rank, world.size)) return;
+  if (!traits_of(world.backend).needs_one_host || ranks_share_host(world.store, world.rank, world.size))
+    return;
   TORCH_CHECK_VALUE(!is_named,
                     "meshtorch: backend shm needs all ranks on one host, as one user in one container, "
                     "and they are not\n  do: use gloo, or name no backend");
@@ -58,14 +60,13 @@ World describe_world(const InitOptions& options) {
 
 void init_process_group(const InitOptions& options) {
   World world = describe_world(options);
-  const bool needs_store = world.backend != "threads" && world.backend != "fake";
-  Meeting meeting = rendezvous(options, needs_store);
+  Meeting meeting = rendezvous(options, traits_of(world.backend).needs_store);
   world.rank = meeting.rank;
   world.size = meeting.world_size;
   world.local_rank = meeting.local_rank;
   world.store = std::move(meeting.store);
   settle_backend(world, !options.backend.empty());
-  if (world.backend == "threads")
+  if (traits_of(world.backend).ranks_are_threads)
     world.threads = join_thread_world(options.init_method, world.size, world.rank);
   join(std::move(world));
 }
@@ -76,7 +77,7 @@ void init_process_group(const c10::intrusive_ptr<c10d::Store>& store, const Init
       "meshtorch: init_process_group with a store needs options.rank and options.world_size, got ",
       options.rank, " and ", options.world_size,
       "\n  do: give a world_size of 1 or more and a rank below it");
-  TORCH_CHECK_VALUE(store || options.backend == "threads" || options.backend == "fake",
+  TORCH_CHECK_VALUE(store || (!options.backend.empty() && !traits_of(options.backend).needs_store),
                     "meshtorch: init_process_group got a null store\n  do: make one, or name an init_method");
   World world = describe_world(options);
   world.rank = options.rank;
@@ -84,7 +85,7 @@ void init_process_group(const c10::intrusive_ptr<c10d::Store>& store, const Init
   world.size = options.world_size;
   world.store = store;
   settle_backend(world, !options.backend.empty());
-  if (world.backend == "threads")
+  if (traits_of(world.backend).ranks_are_threads)
     world.threads = join_thread_world(options.init_method, world.size, world.rank);
   join(std::move(world));
 }

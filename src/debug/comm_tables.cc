@@ -48,6 +48,18 @@ Json json_of(const CommCounts& counts) {
   return collectives;
 }
 
+// What one phase counted beyond what its outermost modules did.
+CommCounts outside_modules(const CommCounts& all, const std::map<std::string, ModuleCommCounts>& modules,
+                           CommCounts ModuleCommCounts::* phase) {
+  CommCounts rest = all;
+  for (const auto& [path, counts] : modules) {
+    const auto is_inside = [&path](const auto& other) { return path.starts_with(other.first + "."); };
+    if (std::any_of(modules.begin(), modules.end(), is_inside)) continue;
+    for (const auto& [collective, s] : (counts.*phase).statistics()) rest.at(collective).count -= s.count;
+  }
+  return rest;
+}
+
 }  // namespace
 
 std::string CommDebugMode::table() const {
@@ -86,6 +98,11 @@ std::string CommDebugMode::module_table() const {
     add(path, "forward", counts.forward);
     add(path, "backward", counts.backward);
   }
+  const ModuleCommCounts& passes = get_pass_counts();
+  add("(outside)", "forward",
+      outside_modules(passes.forward, get_module_counts(), &ModuleCommCounts::forward));
+  add("(outside)", "backward",
+      outside_modules(passes.backward, get_module_counts(), &ModuleCommCounts::backward));
   return aligned(rows, 2);
 }
 

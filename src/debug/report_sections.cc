@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "comm/backend_traits.h"
 #include "debug/report/layouts.h"
 #include "meshtorch/dtensor.h"
 #include "meshtorch/parallelize.h"
@@ -58,9 +59,9 @@ Json counts_json(const CommCounts& counts) {
   return collectives;
 }
 
-// On the fake backend times mean nothing.
+// Times of imagined ranks mean nothing.
 bool is_timed(const CommCounts& counts) {
-  if (is_initialized() && get_backend() == "fake") return false;
+  if (is_initialized() && !traits_of(get_backend()).has_peers) return false;
   return std::any_of(counts.statistics().begin(), counts.statistics().end(),
                      [](const auto& entry) { return entry.second.seconds > 0; });
 }

@@ -9,6 +9,7 @@
 #include "comm/key.h"
 #include "dispatch/composite.h"
 #include "dispatch/handler.h"
+#include "dispatch/meta_device.h"
 #include "operator/corrections.h"
 #include "operator/decomposition.h"
 
@@ -56,6 +57,7 @@ class Attachment {
     handles_.push_back(dispatcher.registerFallback(
         kCompositeKey, KernelFunction::makeFromBoxedFunction<&run_unknown>(), "meshtorch"));
     add_meta_kernels(meta_);
+    add_meta_factories(handles_);
   }
 
  private:

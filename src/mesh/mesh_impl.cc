@@ -82,7 +82,7 @@ std::shared_ptr<MeshImpl> MeshImpl::get(c10::DeviceType device_type, Numbers ran
     mesh->shape_ = std::move(shape);
     mesh->names_ = std::move(names);
     mesh->content_ = content;
-    mesh->backend_ = context->world().backend;
+    mesh->backend_ = &traits_of(context->world().backend);
     mesh->world_rank_ = context->world().rank;
     mesh->root_ = std::move(root);
     mesh->context_ = context;
@@ -110,7 +110,7 @@ std::shared_ptr<MeshImpl> MeshImpl::of_group(const Group& group, c10::DeviceType
   mesh->content_ =
       content_of(device_type, group.ranks(), shape, names) + c10::str("|", group.process_group().get());
   mesh->names_ = std::move(names);
-  mesh->backend_ = context->world().backend;
+  mesh->backend_ = &traits_of(context->world().backend);
   mesh->world_rank_ = context->world().rank;
   mesh->context_ = context;
   mesh->coordinate_ = Numbers{group.rank()};

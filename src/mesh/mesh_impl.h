@@ -11,11 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "comm/backend_traits.h"
 #include "comm/rank_context.h"
-#include "core/axis_cost.h"
 #include "core/mesh_axes.h"
 #include "mesh/attachment.h"
 #include "mesh/layout.h"
+#include "meshtorch/axis_cost.h"
 #include "meshtorch/device_mesh.h"
 
 namespace meshtorch::internal {
@@ -39,7 +40,7 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   const std::optional<Numbers>& coordinate() const { return coordinate_; }
   std::int64_t world_rank() const { return world_rank_; }
   const std::string& content() const { return content_; }
-  const std::string& backend() const { return backend_; }
+  const BackendTraits& backend() const { return *backend_; }
 
   // Whether the world that the mesh was made in has been destroyed.
   bool is_left() const;
@@ -58,7 +59,8 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   static std::shared_ptr<MeshImpl> concatenate(const std::vector<std::shared_ptr<MeshImpl>>& meshes);
 
   // What communication costs on each axis, for plans and choices; the same on every rank.
-  std::vector<AxisCost> axis_costs() const { return std::vector<AxisCost>(shape_.size()); }
+  std::vector<AxisCost> axis_costs() const;
+  void set_axis_cost(std::size_t axis, const AxisCost& cost);
 
   // The layouts of tensors on this mesh.
   const Layout* layout(const Placements& placements) { return layouts_.get(placements); }
@@ -76,6 +78,7 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   // The mesh along these axes that holds this rank (coordinate 0 on the others if it is in none).
   Numbers ranks_along(const std::vector<int>& axes) const;
   MeshImpl& root() { return root_ ? *root_ : *this; }
+  const MeshImpl& root() const { return root_ ? *root_ : *this; }
   bool has_slice(const MeshImpl& part);
   // The mesh along these axes of the root.
   std::shared_ptr<MeshImpl> along(MeshAxes axes, Names names);
@@ -87,7 +90,7 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   Numbers shape_;
   Names names_;
   std::string content_;
-  std::string backend_;
+  const BackendTraits* backend_ = nullptr;
   std::int64_t world_rank_ = 0;
   std::optional<Numbers> coordinate_;
   std::shared_ptr<MeshImpl> root_;  // null for a mesh that was not cut from another
@@ -95,7 +98,8 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   std::weak_ptr<RankContext> context_;
   mutable std::mutex mutex_;
   mutable std::map<std::vector<int>, Group> groups_;
-  std::map<std::string, MeshAxis> flattened_;  // on the root, by name
+  std::map<std::string, MeshAxis> flattened_;         // on the root, by name
+  std::vector<std::pair<MeshAxis, AxisCost>> costs_;  // on the root, those that were set
   LayoutTable layouts_{*this};
   struct Attached {
     std::once_flag once;

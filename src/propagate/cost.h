@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "core/axis_cost.h"
 #include "core/shard.h"
+#include "meshtorch/axis_cost.h"
 #include "meshtorch/placement.h"
 
 namespace meshtorch::internal {

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/axis_cost.h"
 #include "core/shard.h"
+#include "meshtorch/axis_cost.h"
 #include "meshtorch/placement.h"
 
 namespace meshtorch::internal {

@@ -42,6 +42,8 @@ void set_own_rule(std::string op, RuleEntry entry) {
   ++rules.version;
 }
 
+void outdate_decisions() { ++own_rules().version; }
+
 std::uint64_t rules_version() { return own_rules().version; }
 
 }  // namespace meshtorch::internal

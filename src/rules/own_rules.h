@@ -20,5 +20,7 @@ MESHTORCH_FOR_PYTHON void set_own_rule(std::string op, RuleEntry entry);
 
 // Grows with each rule that is registered: what was decided under a smaller number may be out of date.
 std::uint64_t rules_version();
+// What was decided so far is out of date for another reason: the costs of a mesh.
+void outdate_decisions();
 
 }  // namespace meshtorch::internal

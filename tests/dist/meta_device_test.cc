@@ -82,5 +82,43 @@ TEST(MetaDevice, RealBackendsRefuseToSendNothing) {
   });
 }
 
+TEST(MetaDevice, ModulesAreMadeWithoutMemory) {
+  torch::nn::Sequential model{nullptr};
+  {
+    const mt::on_meta_device shapes_only;
+    const mt::on_meta_device again;
+    model = torch::nn::Sequential(mt::nn::Linear(1 << 20, 1 << 20), mt::nn::BatchNorm1d(3),
+                                  mt::nn::Embedding(1 << 20, 1 << 20));
+    EXPECT_TRUE(torch::zeros({2}).is_meta());
+    EXPECT_TRUE(torch::randn({2}).is_meta());
+    EXPECT_TRUE(torch::arange(4).is_meta());
+    EXPECT_FALSE(torch::empty({2}, torch::kCPU).is_meta()) << "a device that is named is used";
+    EXPECT_EQ(torch::tensor({1.0F, 2.0F}).sum().item<float>(), 3);
+  }
+  for (const torch::Tensor& parameter : model->parameters()) EXPECT_TRUE(parameter.is_meta());
+  for (const torch::Tensor& buffer : model->buffers()) EXPECT_TRUE(buffer.is_meta());
+  EXPECT_FALSE(torch::zeros({2}).is_meta());
+}
+
+TEST(MetaDevice, OnlyTheShardGetsMemory) {
+  on_ranks(2, [](int) {
+    mt::nn::Linear layer{nullptr};
+    {
+      const mt::on_meta_device shapes_only;
+      layer = mt::nn::Linear(6, 10);
+    }
+    mt::parallelize_module(*layer, line(2), mt::ColwiseParallel());
+    const torch::Tensor weight = layer->weight;
+    EXPECT_TRUE(mt::to_local(weight.detach()).is_meta());
+    mt::materialize(*layer, torch::kCPU);
+    EXPECT_TRUE(weight.is_same(layer->weight));
+    EXPECT_TRUE(mt::to_local(weight.detach()).is_cpu());
+    EXPECT_EQ(mt::to_local(weight.detach()).sizes(), at::IntArrayRef({5, 6}));
+    const torch::NoGradGuard no_grad;
+    for (torch::Tensor& parameter : layer->parameters()) parameter.fill_(0.5);
+    EXPECT_TRUE(is_equal(layer(torch::ones({3, 6})), torch::full({3, 5}, 3.5F)));
+  });
+}
+
 }  // namespace
 }  // namespace meshtorch::testing

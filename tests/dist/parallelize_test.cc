@@ -186,6 +186,21 @@ TEST(CommDebug, CountsByModuleForwardAndBackward) {
   });
 }
 
+TEST(CommDebug, CountsWhatHappensOutsideModulesInARowOfItsOwn) {
+  on_ranks(2, [](int) {
+    Stack stack;
+    mt::parallelize_module(*stack, line(2), plan());
+    const mt::CommDebugMode comm;
+    const torch::Tensor y = stack(torch::ones({3, 8}));
+    mt::wait_tensor(mt::all_gather_tensor(y.detach(), 0, {}));
+    const std::string table = comm.module_table();
+    EXPECT_NE(table.find("(outside)            forward            0"), std::string::npos) << table;
+    const auto row = table.substr(table.find("(outside)"),
+                                  table.find('\n', table.find("(outside)")) - table.find("(outside)"));
+    EXPECT_TRUE(row.ends_with(" 1  1") || row.ends_with("1      1")) << table;
+  });
+}
+
 TEST(ShardingTable, ListsEveryParameter) {
   on_ranks(2, [](int) {
     SmallMlp mlp;

@@ -1,7 +1,8 @@
-// What communication over one mesh axis costs. No torch.
+// What communication over one mesh axis costs: plans of redistribution and the choice of layouts go by it. No
+// torch.
 #pragma once
 
-namespace meshtorch::internal {
+namespace meshtorch {
 
 // A collective over several axes pays the worst of each.
 struct AxisCost {
@@ -10,4 +11,4 @@ struct AxisCost {
   friend bool operator==(const AxisCost&, const AxisCost&) = default;
 };
 
-}  // namespace meshtorch::internal
+}  // namespace meshtorch
