@@ -54,8 +54,9 @@ MINUTES ?= 60
 FAULTS  ?= 200
 soak: build      ## long forms: faults in training (FAULTS=…), drawn orders, memory, mutations, other seeds for an hour (MINUTES=…)
 	@tools/soak_faults.py $(FAULTS) $(BUILD)
-	@MESHTORCH_FAULT_SEEDS=300 MESHTORCH_WORLDS=2000 MESHTORCH_STEPS=20000 MESHTORCH_MUTATIONS=1000000 \
-	  $(BUILD)/tests/dist_tests --gtest_filter='Programs/Lab.*:FlatMemory.*:Mutations.*' --gtest_brief=1
+	@MESHTORCH_FAULT_SEEDS=300 $(BUILD)/tests/inside_tests --gtest_filter='Programs/Lab.*' --gtest_brief=1
+	@MESHTORCH_WORLDS=2000 MESHTORCH_STEPS=20000 MESHTORCH_MUTATIONS=1000000 \
+	  $(BUILD)/tests/dist_tests --gtest_filter='FlatMemory.*:Mutations.*' --gtest_brief=1
 	@MESHTORCH_MUTATIONS=1000000 $(BUILD)/tests/unit_tests --gtest_filter='Mutations.*' --gtest_brief=1
 	@tools/soak.sh $(MINUTES) $(BUILD)
 

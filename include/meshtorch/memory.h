@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "meshtorch/data_parallel.h"
 #include "meshtorch/api.h"
+#include "meshtorch/data_parallel.h"
 
 namespace at {
 class Tensor;
@@ -53,9 +53,10 @@ struct MemoryEstimate {
 };
 // What the ranks of the module's mesh keep when it is trained: gradients lie as the parameters do, and the
 // two largest groups of fully_shard are whole at the same time. Nothing is communicated.
-std::vector<RankMemory> estimate_memory(const torch::nn::Module& module, const MemoryEstimate& estimate = {});
-std::vector<RankMemory> estimate_memory(const std::vector<at::Tensor>& parameters,
-                                        const MemoryEstimate& estimate = {});
+MESHTORCH_API std::vector<RankMemory> estimate_memory(const torch::nn::Module& module,
+                                                      const MemoryEstimate& estimate = {});
+MESHTORCH_API std::vector<RankMemory> estimate_memory(const std::vector<at::Tensor>& parameters,
+                                                      const MemoryEstimate& estimate = {});
 
 // How a module that is not distributed would be trained.
 struct DataParallelEstimate {
@@ -70,8 +71,8 @@ struct DataParallelEstimate {
 // What the ranks of a mesh would keep if fully_shard, or replicate, were called on the module with it;
 // `replicas` are the two largest groups. Nothing is changed or communicated; parameters may be on the meta
 // device.
-std::vector<RankMemory> estimate_memory(const torch::nn::Module& module, const DeviceMesh& mesh,
-                                        const DataParallelEstimate& estimate = {});
+MESHTORCH_API std::vector<RankMemory> estimate_memory(const torch::nn::Module& module, const DeviceMesh& mesh,
+                                                      const DataParallelEstimate& estimate = {});
 
 namespace internal {
 struct KeptMemoryState;

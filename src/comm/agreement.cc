@@ -9,7 +9,7 @@
 
 #include "comm/rank_context.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 Agreement agreement_level() {
   const char* variable = std::getenv("MESHTORCH_AGREEMENT");
@@ -41,4 +41,4 @@ AlikeCall::AlikeCall(std::string what, std::string arguments)
   hash_.add(arguments_);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

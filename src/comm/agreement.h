@@ -6,7 +6,7 @@
 #include "comm/group_call.h"
 #include "meshtorch/group.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 enum class Agreement : std::uint8_t {
   off,   // on gloo nothing; ranks that share memory compare all the same, since they read each other's
@@ -42,4 +42,4 @@ class AlikeCall : public GroupCall {
   std::string arguments_;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

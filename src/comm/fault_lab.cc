@@ -10,7 +10,7 @@
 #include <memory>
 #include <sstream>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // A rank that holds the turn and comes to no point is blocked by another that waits for its own.
@@ -120,4 +120,4 @@ void take_fault_from_environment() {
   fault_lab = planned.get();
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

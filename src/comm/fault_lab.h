@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 enum class FaultPoint : std::uint8_t {
   coming,    // a rank is about to come to a collective: nothing of it is known to the others
@@ -92,4 +92,4 @@ class SeededSchedule : public FaultLab {
 // starts. Nothing where the variable is not set.
 void take_fault_from_environment();
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -75,7 +75,7 @@ Records& records() {
 
 }  // namespace
 
-std::string host_name() {
+std::string internal::host_name() {
   std::array<char, 256> name{};
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }

@@ -14,7 +14,7 @@
 #include "comm/rank_context.h"
 #include "comm/remote_ranks.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 std::terminate_handler terminate_before = nullptr;
@@ -75,4 +75,4 @@ void watch_end_of_process() {
   });
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -4,7 +4,7 @@
 #include <exception>
 #include <string>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The calling rank is a process that ends: "failed", "has exited with code 3". Every member of its groups
 // that waits for it, now or later, throws with these words, the process, its host, and the collective it was
@@ -18,4 +18,4 @@ void note_failed_operator(const std::string& name, const std::exception_ptr& err
 // From now on the end of this process by an exception that nobody catches, or by exit(), is told.
 void watch_end_of_process();
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

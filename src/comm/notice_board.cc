@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 constexpr std::size_t kRoomStep = std::size_t{64} << 10;
@@ -141,4 +141,4 @@ void NoticeBoard::mark_taken(Lane lane, std::uint64_t number) {
   meeting_.ring_bell();
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

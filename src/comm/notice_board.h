@@ -13,7 +13,7 @@
 #include "comm/meeting.h"
 #include "comm/segment.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The order of calls counts within a lane, not between lanes.
 enum class Lane : std::uint8_t { gather, reduce };
@@ -94,4 +94,4 @@ class NoticeBoard {
   std::array<LaneState, kNoticeLanes> lanes_;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -15,7 +15,7 @@
 #include "comm/tensor_runs.h"
 #include "comm/wire.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 constexpr std::size_t kLine = 64;
@@ -111,4 +111,4 @@ std::function<Tensors()> start_reduce_chunks(const Tensors& terms, ReduceOp op, 
   };
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

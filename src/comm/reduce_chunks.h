@@ -6,7 +6,7 @@
 
 #include "meshtorch/collectives.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Starts one collective on tensors of one type. What it returns has to be called once; it gives this rank's
 // chunk of each reduced tensor along dims[i], as torch::chunk cuts. The tensors may be changed or freed as
@@ -14,4 +14,4 @@ namespace meshtorch {
 std::function<Tensors()> start_reduce_chunks(const Tensors& terms, ReduceOp op, const Splits& dims,
                                              const Group& group);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

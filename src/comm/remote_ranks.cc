@@ -11,7 +11,7 @@
 
 #include "comm/flight_record.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // The host of the store may be the one that is lost.
@@ -97,4 +97,4 @@ std::string RemoteRanks::explain(const std::string& backend_words) const {
   return "no answer from " + names("");
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Last words in the store of a world, for ranks that share no memory. Neither waits long nor throws.
 void write_last_words(const c10::intrusive_ptr<c10d::Store>& world_store, int rank, const std::string& words);
@@ -35,4 +35,4 @@ class RemoteRanks {
   std::vector<Remote> remotes_;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,7 +6,7 @@
 
 #include "comm/call_hash.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 std::uint64_t secret_number(const std::string& purpose) {
   const char* secret = std::getenv("MESHTORCH_SECRET");
@@ -27,4 +27,4 @@ std::string secret_text(const std::string& purpose) {
   return text;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

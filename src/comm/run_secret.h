@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // A number made of the secret for one purpose, from which neither the secret nor the number for another
 // purpose is easily found; 0 if there is no secret.
@@ -12,4 +12,4 @@ std::uint64_t secret_number(const std::string& purpose);
 // The same as text, "none" if there is no secret.
 std::string secret_text(const std::string& purpose);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -5,7 +5,7 @@
 
 #include <ctime>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // While it lives, such a write of this thread is an error (EFBIG), not the end of the process by SIGXFSZ.
 class SizeSignalBlocked {
@@ -28,4 +28,4 @@ class SizeSignalBlocked {
   sigset_t before_{};
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

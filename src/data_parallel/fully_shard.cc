@@ -19,15 +19,15 @@ DataMesh internal::shard_mesh(const DeviceMesh& mesh) {
   return {mesh, 0, 1};
 }
 
-void check_offload(const DeviceMesh& mesh) {
+void internal::check_offload(const DeviceMesh& mesh) {
   TORCH_CHECK_NOT_IMPLEMENTED(mesh.device_type() == c10::DeviceType::CPU,
                               "meshtorch: shards cannot be kept in the memory of the CPU on a mesh of ",
                               mesh.device_type(), "\n  mesh: ", mesh.to_string(),
                               "\n  do: leave offload_policy out, or shard over more ranks");
 }
 
-std::optional<std::int64_t> shard_dim(const std::string& name, const at::Tensor& parameter,
-                                      const std::optional<Placement>& given) {
+std::optional<std::int64_t> internal::shard_dim(const std::string& name, const at::Tensor& parameter,
+                                                const std::optional<Placement>& given) {
   if (!given) return parameter.dim() == 0 ? std::nullopt : std::optional<std::int64_t>(0);
   TORCH_CHECK_VALUE(given->kind() == Placement::Kind::shard, "meshtorch: shard_placement_fn gave ",
                     given->to_string(), " for ", name, "\n  do: give Shard(dim), or nothing for dim 0");

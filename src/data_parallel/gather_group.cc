@@ -6,7 +6,7 @@
 #include "data_parallel/gradient_hook.h"
 #include "data_parallel/parameter_group.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Parameters may have been made without memory, and given types, after the group was.
 void ParameterGroup::take_memory() {
@@ -155,4 +155,4 @@ void ParameterGroup::prefetch(const std::optional<std::vector<std::weak_ptr<Para
   }
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -5,7 +5,7 @@
 
 #include "data_parallel/parameter_group.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 void GroupOrder::begin_pass() {
   drop_unused();
@@ -52,4 +52,4 @@ void GroupOrder::begin_reduction(const Group& group) {
   if (const auto other = std::exchange(reducing_, group).lock()) other->finish_reductions();
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 class ParameterGroup;
 
@@ -42,4 +42,4 @@ class GroupOrder {
   std::weak_ptr<ParameterGroup> reducing_;
 };
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

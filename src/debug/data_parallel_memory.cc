@@ -13,6 +13,7 @@
 #include "meshtorch/memory.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 bool matches(std::string pattern, std::string name) {
@@ -38,7 +39,7 @@ std::int64_t bytes_of(std::int64_t elements, at::ScalarType type) {
 
 }  // namespace
 
-std::int64_t largest_two(std::vector<std::int64_t> groups) {
+std::int64_t internal::largest_two(std::vector<std::int64_t> groups) {
   std::ranges::sort(groups, std::greater());
   groups.resize(2);
   return groups[0] + groups[1];
@@ -51,7 +52,7 @@ std::vector<RankMemory> estimate_memory(const torch::nn::Module& module, const D
   return estimate_data_parallel(parameters, mesh, estimate);
 }
 
-std::vector<RankMemory> estimate_data_parallel(
+std::vector<RankMemory> internal::estimate_data_parallel(
     const std::vector<std::pair<std::string, at::Tensor>>& parameters, const DeviceMesh& mesh,
     const DataParallelEstimate& estimate) {
   const DataMesh data = estimate.is_replicated ? DataMesh{mesh, 0, std::nullopt} : shard_mesh(mesh);
@@ -73,7 +74,7 @@ std::vector<RankMemory> estimate_data_parallel(
   }
   std::vector<std::int64_t> wholes;
   for (const auto& [module, whole] : groups) wholes.push_back(whole);
-  const auto& members = mesh.impl().ranks();
+  const auto& members = impl_of(mesh).ranks();
   const auto size = static_cast<std::int64_t>(members.size());
   const std::int64_t most = std::max<std::int64_t>(estimate.memory.most_ranks, 1);
   std::vector<RankMemory> result;

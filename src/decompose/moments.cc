@@ -10,7 +10,7 @@
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 constexpr std::int64_t kNumbers = 3;  // of a rank for each line: mean, sum of squares, count
@@ -139,4 +139,4 @@ std::optional<LineMoments> gathered_moments(const at::Tensor& self, const std::v
   return lines.moments(self, correction, keepdim);
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

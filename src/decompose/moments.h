@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 struct LineMoments {
   at::Tensor mean;
@@ -19,4 +19,4 @@ struct LineMoments {
 std::optional<LineMoments> gathered_moments(const at::Tensor& self, const std::vector<std::int64_t>& dims,
                                             double correction, bool keepdim);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -10,7 +10,7 @@
 #include "operator/refusals.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 // What is taken of one dim, and the dim of the result that it becomes, none for a single index.
@@ -121,4 +121,4 @@ at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::Sym
 
 void add_strided_view_decompositions(DecompositionTable& ops) { ops.add<at::_ops::as_strided>(as_strided); }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -5,7 +5,7 @@
 
 #include "mesh/mesh_impl.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 void agree_on(const MeshImpl& mesh, const std::string& call, const std::string& arguments) {
   if (!mesh.coordinate() || mesh.ranks().size() == 1) return;
@@ -14,4 +14,4 @@ void agree_on(const MeshImpl& mesh, const std::string& call, const std::string& 
   agree_on(mesh.group(axes), AlikeCall(call, arguments));
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

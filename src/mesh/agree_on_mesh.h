@@ -5,7 +5,7 @@
 
 #include "comm/agreement.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 class MeshImpl;
 
@@ -13,4 +13,4 @@ class MeshImpl;
 // they differ. Ranks outside the mesh pass by.
 void agree_on(const MeshImpl& mesh, const std::string& call, const std::string& arguments);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

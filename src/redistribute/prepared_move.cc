@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace meshtorch {
+namespace meshtorch::internal {
 namespace {
 
 std::int64_t concatenated_dim_of(const PreparedStep& prepared) {
@@ -67,4 +67,4 @@ PreparedMove prepare_move(const Shape& shape, const Shape& mesh, const Placement
   return move;
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -8,7 +8,7 @@
 #include "redistribute/plan.h"
 #include "redistribute/transfer.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // The members of a group stand in the order of their ranks in it. Steps that a rank does by itself have none
 // but the rank.
@@ -39,4 +39,4 @@ struct PreparedMove {
 PreparedMove prepare_move(const Shape& shape, const Shape& mesh, const Placements& from,
                           std::shared_ptr<const Plan> plan, const Shape& coordinate);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -20,7 +20,7 @@ constexpr std::size_t kMaxWrite = std::size_t{1} << 30;  // systems write at mos
 
 template <class Write>
 void write_pieces(const std::string& path, std::span<const std::byte> bytes, const Write& write) {
-  const SizeSignalBlocked no_signal;
+  const meshtorch::internal::SizeSignalBlocked no_signal;
   while (!bytes.empty()) {
     const ssize_t written = write(bytes.data(), std::min(bytes.size(), kMaxWrite));
     if (written < 0 && errno == EINTR) continue;

@@ -5,7 +5,7 @@
 #include "tensor/execute.h"
 #include "tensor/meta.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 std::size_t MoveCache::Hash::operator()(const Key& key) const {
   std::size_t hash = key.size();
@@ -39,4 +39,4 @@ MoveCache& moves_of(MeshImpl& mesh) {
   return static_cast<MoveCache&>(mesh.attachment(MeshAttachment::Slot::moves, make));
 }
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

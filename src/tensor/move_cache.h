@@ -11,7 +11,7 @@
 #include "mesh/layout.h"
 #include "redistribute/prepared_move.h"
 
-namespace meshtorch {
+namespace meshtorch::internal {
 
 // Bounded by what it keeps, not by their number: in large groups one move has many boxes. When full it is
 // emptied, since programs repeat few moves many times.
@@ -35,4 +35,4 @@ class MoveCache : public MeshAttachment {
 
 MoveCache& moves_of(MeshImpl& mesh);
 
-}  // namespace meshtorch
+}  // namespace meshtorch::internal

@@ -6,6 +6,7 @@
 #include "simulation.h"
 
 namespace meshtorch {
+using namespace internal;
 namespace {
 
 using simulation::each_index;

@@ -13,6 +13,7 @@
 #include "rank_data.h"
 
 namespace meshtorch::testing {
+using namespace internal;
 namespace {
 
 namespace fs = std::filesystem;

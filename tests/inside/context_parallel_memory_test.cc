@@ -9,6 +9,7 @@
 #include "numbers.h"
 
 namespace meshtorch::testing {
+using namespace internal;
 namespace {
 
 constexpr int64_t kRowsOfARank = 256;
@@ -46,9 +47,9 @@ TEST(ContextParallelMemory, OfARingGrowsWithTheRowsOfARankOnly) {
 }
 
 // The products of a query and a key that a rank computes.
-int64_t products_of(const std::vector<mt::AttentionTile>& tiles) {
+int64_t products_of(const std::vector<AttentionTile>& tiles) {
   int64_t sum = 0;
-  for (const mt::AttentionTile& tile : tiles) {
+  for (const AttentionTile& tile : tiles) {
     const int64_t both = std::min(tile.queries.size, tile.keys.size);
     const int64_t hidden = both * (both - 1) / 2 + (tile.keys.size - both) * tile.queries.size;
     sum += tile.queries.size * tile.keys.size - (tile.is_causal ? hidden : 0);
@@ -61,11 +62,11 @@ TEST(ContextParallelMemory, ABalancedCausalSequenceIsEqualWork) {
   for (const int64_t n : {2, 4, 8}) {
     int64_t least = kTokens * kTokens;
     int64_t most = 0;
-    const mt::SequenceOrder order{2 * n};
-    const std::vector<mt::Range> keys = order.positions({{0, kTokens}}, kTokens);
+    const SequenceOrder order{2 * n};
+    const std::vector<Range> keys = order.positions({{0, kTokens}}, kTokens);
     for (int64_t rank = 0; rank < n; ++rank) {
       const auto queries = order.positions({{rank * (kTokens / n), kTokens / n}}, kTokens);
-      const int64_t work = products_of(mt::attention_tiles(queries, keys, /*is_causal=*/true));
+      const int64_t work = products_of(attention_tiles(queries, keys, /*is_causal=*/true));
       least = std::min(least, work);
       most = std::max(most, work);
     }
