@@ -25,7 +25,7 @@ bool says_unknown(const py::error_already_set& raised) {
          kind == "UnsupportedOperatorException";
 }
 
-bool is_wrong_call(const std::exception& error, bool forgive) {
+bool tells_wrong_call(const std::exception& error, bool forgive) {
   const py::gil_scoped_acquire lock;
   if (const auto* raised = dynamic_cast<const py::error_already_set*>(&error))
     return !forgive && !says_unknown(*raised);
@@ -55,7 +55,7 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "Distributed tensors: the C++ library under the names of torch.distributed.tensor.";
   m.attr("__version__") = MESHTORCH_VERSION;
   meshtorch::internal::set_blocking_hooks({&mt::release_lock, &mt::take_lock});
-  meshtorch::internal::set_shape_error_reader(&mt::is_wrong_call);
+  meshtorch::internal::set_shape_error_reader(&mt::tells_wrong_call);
   py::register_local_exception_translator(&mt::translate);
   mt::bind_placements(m);
   mt::bind_worlds(m);

@@ -2,6 +2,7 @@
 #include "tensor/move_cache.h"
 
 #include "mesh/mesh_impl.h"
+#include "rules/own_rules.h"
 #include "tensor/execute.h"
 #include "tensor/meta.h"
 
@@ -17,8 +18,14 @@ std::shared_ptr<const PreparedMove> MoveCache::get(c10::ArrayRef<std::int64_t> s
                                                    const Layout& from, const Layout& to) {
   Key key{reinterpret_cast<std::int64_t>(&from), reinterpret_cast<std::int64_t>(&to), item_size};
   key.append(shape.begin(), shape.end());
+  const std::uint64_t version = rules_version();
   {
     const std::scoped_lock lock(mutex_);
+    if (version != version_) {
+      moves_.clear();
+      boxes_ = 0;
+      version_ = version;
+    }
     if (const auto found = moves_.find(key); found != moves_.end()) return found->second;
   }
   const MeshImpl& mesh = *from.mesh;
@@ -26,6 +33,7 @@ std::shared_ptr<const PreparedMove> MoveCache::get(c10::ArrayRef<std::int64_t> s
       prepare_move(shape.vec(), mesh.shape(), from.placements, plan_between(shape.vec(), item_size, from, to),
                    coordinate_in(mesh)));
   const std::scoped_lock lock(mutex_);
+  if (version != version_) return move;  // another thread of this rank has outdated it meanwhile
   if (boxes_ > kMostBoxes) {
     moves_.clear();
     boxes_ = 0;

@@ -14,7 +14,7 @@
 namespace meshtorch::internal {
 
 // Bounded by what it keeps, not by their number: in large groups one move has many boxes. When full it is
-// emptied, since programs repeat few moves many times.
+// emptied, since programs repeat few moves many times; and when decisions are outdated, as by other costs.
 class MoveCache : public MeshAttachment {
  public:
   static constexpr std::size_t kMostBoxes = std::size_t{1} << 18;
@@ -31,6 +31,7 @@ class MoveCache : public MeshAttachment {
   std::mutex mutex_;
   std::unordered_map<Key, std::shared_ptr<const PreparedMove>, Hash> moves_;
   std::size_t boxes_ = 0;
+  std::uint64_t version_ = 0;  // of the decisions, of all that is kept
 };
 
 MoveCache& moves_of(MeshImpl& mesh);

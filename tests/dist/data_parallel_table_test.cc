@@ -40,7 +40,7 @@ MESHTORCH_MODULE(Gpt);
 
 enum class Kind : std::uint8_t { replicate, shard, hybrid };
 
-struct TableCase {
+struct ParallelTrainingCase {
   std::string name;
   Kind kind;
   int data;
@@ -56,18 +56,18 @@ struct TableCase {
   double tolerance() const { return type == torch::kDouble ? 1e-9 : 1e-5; }
 };
 
-mt::DeviceMesh mesh_of(const TableCase& c) {
+mt::DeviceMesh mesh_of(const ParallelTrainingCase& c) {
   if (c.kind == Kind::hybrid)
     return mt::init_device_mesh(torch::kCPU, {2, c.data / 2, c.tensor}, {"replicate", "shard", "tp"});
   return mt::init_device_mesh(torch::kCPU, {c.data, c.tensor}, {"dp", "tp"});
 }
 
-mt::DeviceMesh data_axes(const TableCase& c, const mt::DeviceMesh& mesh) {
+mt::DeviceMesh data_axes(const ParallelTrainingCase& c, const mt::DeviceMesh& mesh) {
   return c.kind == Kind::hybrid ? mesh[{"replicate", "shard"}] : mesh["dp"];
 }
 
 template <class Holder>
-void make_parallel(Holder& model, const TableCase& c, const mt::DeviceMesh& data) {
+void make_parallel(Holder& model, const ParallelTrainingCase& c, const mt::DeviceMesh& data) {
   mt::MixedPrecisionPolicy policy;
   if (c.computes_in_bfloat16)
     policy = {.param_dtype = torch::kBFloat16, .reduce_dtype = torch::kFloat, .output_dtype = torch::kFloat};
@@ -84,8 +84,8 @@ void make_parallel(Holder& model, const TableCase& c, const mt::DeviceMesh& data
 // Models of the table: how they are made, split over tp, fed, and judged.
 struct TowerModel {
   using Holder = Tower;
-  static Holder make(const TableCase& c) { return filled(Tower(8, c.hidden, 2)); }
-  static mt::ParallelizePlan plan(const TableCase&) {
+  static Holder make(const ParallelTrainingCase& c) { return filled(Tower(8, c.hidden, 2)); }
+  static mt::ParallelizePlan plan(const ParallelTrainingCase&) {
     return {{"layer*.up", ColwiseParallel()}, {"layer*.down", RowwiseParallel()}, {"norm", mt::NoParallel()}};
   }
   static torch::Tensor batch(int64_t rows, int64_t step) {
@@ -98,8 +98,8 @@ struct TowerModel {
 
 struct GptModel {
   using Holder = Gpt;
-  static Holder make(const TableCase& c) { return filled(Gpt(8, c.hidden, 2)); }
-  static mt::ParallelizePlan plan(const TableCase& c) {
+  static Holder make(const ParallelTrainingCase& c) { return filled(Gpt(8, c.hidden, 2)); }
+  static mt::ParallelizePlan plan(const ParallelTrainingCase& c) {
     if (!c.splits_sequence) {
       return {{"layer*.norm[12]", mt::NoParallel()},
               {"layer*.attention.[qkv]", ColwiseParallel()},
@@ -158,7 +158,7 @@ Named copies(Holder& model, bool gradients) {
 
 // Adds the gradients of one batch, the mean over the rows of each rank, under the policy of the case.
 template <class Model>
-double add_gradients(typename Model::Holder& model, const TableCase& c, const torch::Tensor& batch) {
+double add_gradients(typename Model::Holder& model, const ParallelTrainingCase& c, const torch::Tensor& batch) {
   double mean = 0;
   for (int r = 0; r < c.data; ++r) {
     const torch::Tensor rows = rows_of(batch, c.data, r);
@@ -191,7 +191,7 @@ double add_gradients(typename Model::Holder& model, const TableCase& c, const to
 torch::optim::SGDOptions sgd_options() { return torch::optim::SGDOptions(0.05).momentum(0.9); }
 
 template <class Model>
-Alone train_alone(const TableCase& c) {
+Alone train_alone(const ParallelTrainingCase& c) {
   auto model = Model::make(c);
   model->to(c.type);
   torch::optim::SGD sgd(model->parameters(), sgd_options());
@@ -220,7 +220,7 @@ void expect_named(Holder& model, const Named& expected, bool gradients, double t
 }
 
 template <class Model>
-void expect_trains_as(const Alone& alone, const TableCase& c) {
+void expect_trains_as(const Alone& alone, const ParallelTrainingCase& c) {
   const mt::DeviceMesh mesh = mesh_of(c);
   const mt::DeviceMesh data = data_axes(c, mesh);
   const mt::DeviceMesh flat = data.ndim() == 1 ? data : data.flatten();
@@ -254,11 +254,11 @@ void expect_trains_as(const Alone& alone, const TableCase& c) {
   expect_named(model, alone.weights, /*gradients=*/false, c.tolerance());
 }
 
-class DataParallelTable : public ::testing::TestWithParam<TableCase> {
+class DataParallelTable : public ::testing::TestWithParam<ParallelTrainingCase> {
  protected:
   template <class Model>
   void run() {
-    const TableCase c = GetParam();
+    const ParallelTrainingCase c = GetParam();
     if (ranks_are_processes() && c.ranks() > 4) GTEST_SKIP() << "needs " << c.ranks() << " ranks";
     const Alone alone = train_alone<Model>(c);
     on_ranks(c.ranks(), [&](int) { expect_trains_as<Model>(alone, c); });
@@ -275,7 +275,7 @@ TEST_P(DataParallelTable, GptTrainsAsOneDevice) {
   run<GptModel>();
 }
 
-const std::vector<TableCase> kTable{
+const std::vector<ParallelTrainingCase> kTable{
     {.name = "Replicate2", .kind = Kind::replicate, .data = 2, .micro_batches = 2, .longest_gradient = 0.3},
     {.name = "Replicate3Float", .kind = Kind::replicate, .data = 3, .type = torch::kFloat},
     {.name = "Replicate2Tp2", .kind = Kind::replicate, .data = 2, .tensor = 2, .longest_gradient = 0.3},
