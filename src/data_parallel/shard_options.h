@@ -14,7 +14,7 @@ namespace meshtorch::internal {
 MESHTORCH_FOR_PYTHON DataMesh shard_mesh(const DeviceMesh& mesh);
 
 // Throws unless shards of such a mesh can lie in the memory of the CPU.
-void check_offload(const DeviceMesh& mesh);
+MESHTORCH_FOR_PYTHON void check_offload(const DeviceMesh& mesh);
 
 // The dim of a parameter that is split: the given one, else the first; nothing for a parameter without dims.
 MESHTORCH_FOR_PYTHON std::optional<std::int64_t> shard_dim(const std::string& name,

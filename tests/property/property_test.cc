@@ -32,7 +32,11 @@ std::uint32_t seed_of(const std::string& name, std::uint32_t seed) {
   return hash;
 }
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+// Of a line: LibTorch goes on with lists of all that is registered.
+std::string first_sentence(const std::string& text) {
+  const std::string line = text.substr(0, text.find('\n'));
+  return line.substr(0, line.find(". "));
+}
 
 // What was seen of one operator.
 struct Record {
@@ -61,7 +65,7 @@ void try_call(const DrawnCall& drawn, Random& random, std::uint32_t seed, Record
       break;
     case Verdict::Kind::refused:
       ++record.refused;
-      record.refusal = first_line(verdict.what);
+      record.refusal = first_sentence(verdict.what);
       break;
     case Verdict::Kind::wrong:
       ++record.wrong;
