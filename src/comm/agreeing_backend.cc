@@ -21,7 +21,8 @@ struct Peers {
   // Called when the backend failed, which is told to the members on this host.
   std::string explain(const std::string& backend_words) const {
     std::string reason = courier ? courier->obstacle() : "";
-    if (reason.empty() && remote) reason = remote->explain(backend_words);
+    if (remote && (reason.empty() || blames_nobody(reason)))
+      reason += (reason.empty() ? "" : "\n  ") + remote->explain(backend_words);
     if (reason.empty()) reason = courier->describe();
     if (courier) courier->give_up(reason);
     return reason;

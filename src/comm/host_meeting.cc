@@ -101,6 +101,10 @@ void say_in_all_groups(LastWords meaning, const std::string& text) noexcept {
   for (HostMembership* membership : memberships().all) membership->say(meaning, text);
 }
 
+constexpr const char* kGaveUp = " gave up, since a collective ";
+
+bool blames_nobody(const std::string& obstacle) { return obstacle.find(kGaveUp) != std::string::npos; }
+
 // A rank that said why it goes is at fault, then one that died without a word, then one that returned; those
 // who gave up knew who it was.
 std::string HostMembership::obstacle() const {
@@ -118,7 +122,7 @@ std::string HostMembership::obstacle() const {
     const bool has_left = slot.has_left != 0;
     if (!has_left && process_start(slot.process) == slot.process_start) continue;
     if (words == LastWords::gave_up) {
-      gave_up = c10::str(name(r), " gave up, since a collective ", slot.read_words());
+      gave_up = c10::str(name(r), kGaveUp, slot.read_words());
     } else if (has_left) {
       returned = name(r) + " has already returned";
     } else {

@@ -44,6 +44,9 @@ class HostMembership {
   std::atomic<bool> is_stopping_ = false;
 };
 
+// Whether an obstacle is a member that gave up, because of another one, which may be on another host.
+bool blames_nobody(const std::string& obstacle);
+
 // The same in all groups in which this process is a member now. Never waits: it is called when the process
 // ends.
 void say_in_all_groups(LastWords meaning, const std::string& text) noexcept;
