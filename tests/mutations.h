@@ -28,9 +28,28 @@ class Mutations {
   std::size_t below(std::size_t limit) { return limit == 0 ? 0 : draws_() % limit; }
 
   void change(std::string& text) {
-    static const std::array<std::string, 22> kWords{
-        "0",  "-1", "1e400", "18446744073709551616", "9223372036854775807", "null", "true", "\"\"", "{}",
-        "[]", "[[", "}}", "\"", "\\u0000", "\xff", ",", ":", "->", "..", "!", "?", "*"};
+    static const std::array<std::string, 22> kWords{"0",
+                                                    "-1",
+                                                    "1e400",
+                                                    "18446744073709551616",
+                                                    "9223372036854775807",
+                                                    "null",
+                                                    "true",
+                                                    "\"\"",
+                                                    "{}",
+                                                    "[]",
+                                                    "[[",
+                                                    "}}",
+                                                    "\"",
+                                                    "\\u0000",
+                                                    "\xff",
+                                                    ",",
+                                                    ":",
+                                                    "->",
+                                                    "..",
+                                                    "!",
+                                                    "?",
+                                                    "*"};
     const std::size_t at = below(text.size() + 1);
     const std::size_t run = std::min<std::size_t>(below(1 + below(16)), text.size() - at);
     switch (below(6)) {

@@ -219,7 +219,7 @@ bool GroupMeeting::is_over(std::uint64_t meeting) const {
 template <class Condition>
 bool GroupMeeting::watch(const Condition& is_over) {
   if (current_fault_lab() != nullptr) return false;  // it says who runs
-  if (!may_watch_) {  // let the others have the core
+  if (!may_watch_) {                                 // let the others have the core
     for (int i = 0; i < kYields; ++i) {
       std::this_thread::yield();
       if (is_over()) return true;

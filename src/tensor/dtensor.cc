@@ -7,11 +7,11 @@
 
 #include "autograd/differentiable.h"
 #include "comm/pending.h"
+#include "mesh/agree_on_mesh.h"
 #include "meshtorch/between_meshes.h"
 #include "meshtorch/collectives.h"
 #include "tensor/cross_mesh.h"
 #include "tensor/execute.h"
-#include "mesh/agree_on_mesh.h"
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
 #include "tensor/redistribute.h"

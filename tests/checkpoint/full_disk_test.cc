@@ -25,8 +25,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kRanks = 2;
-constexpr std::int64_t kSmall = 1 << 10;   // elements: fits
-constexpr std::int64_t kLarge = 1 << 20;   // 2 MiB a rank: fits neither the disk nor the limit
+constexpr std::int64_t kSmall = 1 << 10;  // elements: fits
+constexpr std::int64_t kLarge = 1 << 20;  // 2 MiB a rank: fits neither the disk nor the limit
 constexpr rlim_t kLargestFile = 1 << 20;
 constexpr int kNotPermitted = 77;
 
@@ -61,8 +61,7 @@ void limit_files() {
 }
 
 std::size_t files_in(const std::string& directory) {
-  return static_cast<std::size_t>(
-      std::distance(fs::directory_iterator(directory), fs::directory_iterator()));
+  return static_cast<std::size_t>(std::distance(fs::directory_iterator(directory), fs::directory_iterator()));
 }
 
 // One rank of the program that the test starts.

@@ -158,7 +158,8 @@ Named copies(Holder& model, bool gradients) {
 
 // Adds the gradients of one batch, the mean over the rows of each rank, under the policy of the case.
 template <class Model>
-double add_gradients(typename Model::Holder& model, const ParallelTrainingCase& c, const torch::Tensor& batch) {
+double add_gradients(typename Model::Holder& model, const ParallelTrainingCase& c,
+                     const torch::Tensor& batch) {
   double mean = 0;
   for (int r = 0; r < c.data; ++r) {
     const torch::Tensor rows = rows_of(batch, c.data, r);

@@ -327,9 +327,10 @@ TEST(Rendezvous, ARankOfAnotherRunIsToldSo) {
     const Environment theirs(Variables{{"MESHTORCH_SECRET", "theirs"}});
     const mt::InitOptions rank_1{
         .backend = "gloo", .init_method = "file://" + file.string(), .rank = 1, .world_size = 2};
-    EXPECT_EQ(error_of([&] { mt::init_process_group(rank_1); }),
-              "meshtorch: rank 1 has another secret (MESHTORCH_SECRET) than rank 0: it is not of the same run\n  "
-              "do: give each run an address of its own, and all ranks of a run the same secret");
+    EXPECT_EQ(
+        error_of([&] { mt::init_process_group(rank_1); }),
+        "meshtorch: rank 1 has another secret (MESHTORCH_SECRET) than rank 0: it is not of the same run\n  "
+        "do: give each run an address of its own, and all ranks of a run the same secret");
   }
   mt::destroy_process_group();
   std::filesystem::remove(file);

@@ -109,15 +109,15 @@ const Events& disagreement_calls() {
        }},
       {"mesh",
        [](bool g) {
-         mt::init_device_mesh(torch::kCPU, g ? std::vector<std::int64_t>{1, kRanks}
-                                             : std::vector<std::int64_t>{kRanks, 1});
+         mt::init_device_mesh(
+             torch::kCPU, g ? std::vector<std::int64_t>{1, kRanks} : std::vector<std::int64_t>{kRanks, 1});
        }},
       {"plan",
        [](bool g) {
          mt::nn::Linear linear(3, 3);
          using Style = mt::ParallelizePlan;
-         mt::parallelize_module(*linear, line(), g ? Style{{"", mt::RowwiseParallel()}}
-                                                   : Style{{"", mt::ColwiseParallel()}});
+         mt::parallelize_module(*linear, line(),
+                                g ? Style{{"", mt::RowwiseParallel()}} : Style{{"", mt::ColwiseParallel()}});
        }},
       {"operators in another order",
        [](bool g) {

@@ -185,15 +185,15 @@ void expect_one_table(const Matrix& played, const std::vector<Outcomes>& outcome
 
 TEST_P(Disagreements, EveryRankGetsOneTableThatNamesTheGuiltyOneAndTheGroupGoesOn) {
   const Matrix& played = matrix("disagreements");
-  expect_one_table(played, GetParam() == "threads" ? play_on_threads(played)
-                                                   : play_on_processes(played, GetParam()));
+  expect_one_table(played,
+                   GetParam() == "threads" ? play_on_threads(played) : play_on_processes(played, GetParam()));
 }
 
 TEST_P(Disagreements, OnCallsThatSendNothingAreToldWhereRanksCompareInFull) {
   const Matrix& played = matrix("silent disagreements");
   ASSERT_EQ(setenv("MESHTORCH_AGREEMENT", "full", 1), 0);
-  expect_one_table(played, GetParam() == "threads" ? play_on_threads(played)
-                                                   : play_on_processes(played, GetParam()));
+  expect_one_table(played,
+                   GetParam() == "threads" ? play_on_threads(played) : play_on_processes(played, GetParam()));
   unsetenv("MESHTORCH_AGREEMENT");
 }
 

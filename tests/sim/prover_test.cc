@@ -26,7 +26,7 @@ class Prover {
     count(info, internal::prove(info, *info.rule, arguments, {.with_smaller_calls = in_depth}));
     if (in_depth)
       count(info, internal::prove(info, *info.rule, arguments,
-                                   {.meshes = {{2, 2}, {3, 2}}, .with_smaller_calls = false}));
+                                  {.meshes = {{2, 2}, {3, 2}}, .with_smaller_calls = false}));
   }
 
   // The call itself; then, forward and backward on a mesh of one rank, every operator that comes along.
