@@ -2,8 +2,8 @@
 // the whole model does not fit in.
 //
 //   meshtorch-run -n 4 sharded_memory               prints both
-//   meshtorch-run -n 4 sharded_memory --limit 280   with so many MiB for data beside those of the libraries
-//   sharded_memory --whole --limit 280              one process with all of it: ends well if it does not fit
+//   meshtorch-run -n 4 sharded_memory --limit 448   with so many MiB for data beside those of the libraries
+//   sharded_memory --whole --limit 448              one process with all of it: ends well if it does not fit
 #include <meshtorch/meshtorch.h>
 #include <sys/resource.h>
 #include <torch/torch.h>
