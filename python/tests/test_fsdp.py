@@ -186,3 +186,24 @@ def use_whole_parameters(w):
 
 def test_methods_and_errors(ranks):
     ranks(use_whole_parameters, size=2)
+
+
+def scale_gradients(w):
+    net = sharded(new_net(), w.mesh(names=("dp",)))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    batch = torch.ones(2, 6, dtype=torch.float64)
+    for is_infinite in (True, False):
+        before = [p.full_tensor().clone() for p in net.parameters()]
+        optimizer.zero_grad()
+        loss = net(batch).square().sum()
+        scaler.scale(loss * float("inf") if is_infinite and w.rank == w.size - 1 else loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        is_same = all(torch.equal(p.full_tensor(), q) for p, q in zip(net.parameters(), before))
+        assert is_same == is_infinite, "a step with an infinite gradient, of any rank, is left out on all"
+        assert scaler.get_scale() == 4.0
+
+
+def test_a_scaler_leaves_out_a_step_whose_gradients_are_infinite_on_one_rank(ranks):
+    ranks(scale_gradients, size=2)
