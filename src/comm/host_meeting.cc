@@ -8,12 +8,12 @@
 #include <utility>
 
 namespace meshtorch::internal {
-namespace {
-
 std::string text_at(c10d::Store& store, const std::string& key) {
   const std::vector<std::uint8_t> bytes = store.get(key);
   return {bytes.begin(), bytes.end()};
 }
+
+namespace {
 
 void set_text(c10d::Store& store, const std::string& key, const std::string& text) {
   store.set(key, std::vector<std::uint8_t>(text.begin(), text.end()));

@@ -51,6 +51,9 @@ bool blames_nobody(const std::string& obstacle);
 // ends.
 void say_in_all_groups(LastWords meaning, const std::string& text) noexcept;
 
+// The value of a key as text, when it is there.
+std::string text_at(c10d::Store& store, const std::string& key);
+
 // The members of the group, by their numbers in it, that can share memory with this one, itself among them.
 // Every member must ask.
 std::vector<int> members_on_host(c10d::Store& store, int rank, int size);

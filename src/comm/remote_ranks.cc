@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "comm/flight_record.h"
+#include "comm/host_meeting.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -18,11 +19,6 @@ namespace {
 constexpr std::chrono::seconds kStoreLimit(2);
 
 std::string words_key(int rank) { return c10::str("last words of rank ", rank); }
-
-std::string text_at(c10d::Store& store, const std::string& key) {
-  const std::vector<std::uint8_t> bytes = store.get(key);
-  return {bytes.begin(), bytes.end()};
-}
 
 // Runs `act` beside this thread; what it gives, if it does so in time. A store that does not answer keeps its
 // thread.
