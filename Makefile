@@ -5,7 +5,7 @@ JOBS   ?= $(shell nproc)
 PYTHON = $(or $(MESHTORCH_PYTHON),.venv/bin/python)
 export MESHTORCH_PYTHON MESHTORCH_PIP_ARGS CMAKE_PREFIX_PATH
 
-.PHONY: help setup build demo test bench check soak format format-check tidy clean distclean
+.PHONY: help setup build demo test bench check sanitize soak format format-check tidy clean distclean
 .DEFAULT_GOAL := help
 
 help:            ## show this list
@@ -39,7 +39,7 @@ bench: build     ## run the benchmarks: benchmarks/results/*.json and docs/bench
 	@$(PYTHON) benchmarks/jax_step.py benchmarks/results/jax.json
 	@$(PYTHON) benchmarks/llama.py $(BUILD) examples/llama/data/alice.txt benchmarks/results/llama.json
 	@PYTHONPATH=$(BUILD)/python $(PYTHON) benchmarks/python_overhead.py
-	@PYTHONPATH=$(BUILD)/python $(PYTHON) benchmarks/data_parallel.py --steps 5 --json benchmarks/results/data_parallel.json
+	@PYTHONPATH=$(BUILD)/python $(PYTHON) benchmarks/data_parallel.py --json benchmarks/results/data_parallel.json
 	@$(BUILD)/tools/meshtorch-run -n 4 --no-prefix $(BUILD)/benchmarks/sharded_memory
 	@$(PYTHON) benchmarks/page.py benchmarks/results docs
 
@@ -49,6 +49,11 @@ check: setup     ## what a change must pass: format, clang-tidy on changed sourc
 	@cmake --preset release -B build/alone -DMESHTORCH_UNITY=OFF >/dev/null
 	@cmake --build build/alone -j $(JOBS) --target meshtorch
 	@$(MAKE) test
+
+sanitize: setup  ## unit, sim and dist tests on thread ranks under AddressSanitizer with UBSan, then under ThreadSanitizer
+	@for preset in asan-ubsan tsan; do \
+	  echo "meshtorch: $$preset" && cmake --preset $$preset >/dev/null && cmake --build --preset $$preset -j $(JOBS) && \
+	  ctest --preset $$preset -j $(JOBS) || exit 1; done
 
 MINUTES ?= 60
 FAULTS  ?= 200

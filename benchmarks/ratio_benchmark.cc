@@ -16,7 +16,7 @@ namespace mt = meshtorch;
 
 namespace {
 
-constexpr int kRanks = 2;
+using small_step::kRanks;
 
 struct Case {
   std::string name;
@@ -48,90 +48,6 @@ Measured measure(const Case& c, int rounds) {
   }
   return least;
 }
-
-// ---- the small tensor-parallel step by hand ----
-
-using small_step::kBlocks;
-using small_step::kHidden;
-using small_step::kSequence;
-using small_step::kWidth;
-
-// The identity whose gradient is summed over the ranks, and the sum whose gradient is passed on.
-struct IntoParallel : torch::autograd::Function<IntoParallel> {
-  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
-    return x.view_as(x);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 torch::autograd::variable_list gradients) {
-    return {mt::wait_tensor(mt::all_reduce(gradients[0], mt::ReduceOp::sum, {}))};
-  }
-};
-struct OutOfParallel : torch::autograd::Function<OutOfParallel> {
-  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
-    return mt::wait_tensor(mt::all_reduce(x, mt::ReduceOp::sum, {}));
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 torch::autograd::variable_list gradients) {
-    return {gradients[0]};
-  }
-};
-
-struct StepByHand {
-  struct Layers {
-    torch::Tensor up, up_bias, down, down_bias;
-  };
-  std::vector<Layers> blocks;
-  std::unique_ptr<torch::optim::SGD> optimizer;
-  torch::Tensor x = torch::ones({1, kSequence, kWidth});
-
-  StepByHand() {
-    std::vector<torch::Tensor> parameters;
-    const auto parameter = [&](torch::IntArrayRef shape) {
-      parameters.push_back((0.05 * torch::randn(shape)).requires_grad_());
-      return parameters.back();
-    };
-    for (int64_t i = 0; i < kBlocks; ++i) {
-      const int64_t mine = kHidden / kRanks;
-      Layers layers{parameter({mine, kWidth}), parameter({mine}), parameter({kWidth, mine}),
-                    parameter({kWidth})};
-      blocks.push_back(layers);
-    }
-    optimizer = std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(1e-4));
-  }
-
-  void run() {
-    optimizer->zero_grad();
-    torch::Tensor y = x;
-    for (const Layers& layers : blocks) {
-      const torch::Tensor h = torch::relu(torch::linear(IntoParallel::apply(y), layers.up, layers.up_bias));
-      y = OutOfParallel::apply(torch::linear(h, layers.down)) + layers.down_bias;
-    }
-    y.square().sum().backward();
-    optimizer->step();
-  }
-};
-
-// ---- AdamW on many small parameters ----
-
-struct ManyParameters {
-  std::vector<torch::Tensor> parameters;
-  std::unique_ptr<torch::optim::AdamW> optimizer;
-
-  // Plain ones have the shape of a shard.
-  explicit ManyParameters(const mt::DeviceMesh* mesh) {
-    constexpr int64_t kRows = 16;
-    for (int i = 0; i < 300; ++i) {
-      if (mesh == nullptr) {
-        parameters.push_back(torch::ones({kRows, 8}).requires_grad_());
-        parameters.back().mutable_grad() = torch::ones({kRows, 8});
-      } else {
-        parameters.push_back(mt::ones({kRows * kRanks, 8}, *mesh, {mt::Shard(0)}, torch::requires_grad()));
-        parameters.back().mutable_grad() = mt::ones({kRows * kRanks, 8}, *mesh, {mt::Shard(0)});
-      }
-    }
-    optimizer = std::make_unique<torch::optim::AdamW>(parameters);
-  }
-};
 
 // ---- redistribution over the bare collective ----
 
@@ -176,11 +92,11 @@ Case redistribution(const Pair& pair, int64_t bytes, const mt::DeviceMesh& mesh)
 std::vector<Measured> measure_all(const mt::DeviceMesh& mesh) {
   std::vector<Measured> results;
   const auto step = std::make_shared<small_step::Step>(mesh);
-  const auto by_hand = std::make_shared<StepByHand>();
+  const auto by_hand = std::make_shared<small_step::StepByHand>();
   results.push_back(measure(
       {"small tensor-parallel step", "by hand", [=] { step->run(); }, [=] { by_hand->run(); }, 20}, 25));
-  const auto split = std::make_shared<ManyParameters>(&mesh);
-  const auto plain = std::make_shared<ManyParameters>(nullptr);
+  const auto split = std::make_shared<small_step::ManyParameters>(&mesh);
+  const auto plain = std::make_shared<small_step::ManyParameters>(nullptr);
   results.push_back(measure({"AdamW on 300 small parameters", "plain tensors",
                              [=] { split->optimizer->step(); }, [=] { plain->optimizer->step(); }, 2},
                             15));

@@ -4,7 +4,8 @@ Parameters stay the same objects: DTensors between steps, whole while their modu
 """
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from typing import Optional
 
@@ -52,13 +53,47 @@ class CPUOffloadPolicy(OffloadPolicy):
     pin_memory: bool = True
 
 
+def _fields_of(value):
+    """The fields of a dataclass, which torch's trees take for leaves; None for anything else."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return None
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _with_fields(value, changed):
+    """A dataclass like it with other fields. Its __init__ is not run: it may compute, or take none of them."""
+    other = copy(value)
+    for name, each in changed.items():
+        object.__setattr__(other, name, each)
+    return other
+
+
+def _tensors_in(leaves):
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif (inside := _fields_of(leaf)) is not None:
+            yield from _tensors_in(pytree.tree_leaves(inside))
+
+
+def _with_tensors(leaves, tensors):
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            yield next(tensors)
+        elif (inside := _fields_of(leaf)) is not None:
+            parts, spec = pytree.tree_flatten(inside)
+            yield _with_fields(leaf, pytree.tree_unflatten(list(_with_tensors(parts, tensors)), spec))
+        else:
+            yield leaf
+
+
 def _on_tensors(call, values):
-    """The values with their tensors replaced by what `call` makes of the list of them."""
+    """The values with the tensors in them, also in dataclasses, replaced by what `call` makes of the list of them."""
+    if isinstance(values, torch.Tensor):  # what most modules give
+        return call([values])[0]
     leaves, spec = pytree.tree_flatten(values)
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    for i, tensor in zip(places, call([leaves[i] for i in places])):
-        leaves[i] = tensor
-    return pytree.tree_unflatten(leaves, spec)
+    tensors = iter(call(list(_tensors_in(leaves))))
+    return pytree.tree_unflatten(list(_with_tensors(leaves, tensors)), spec)
 
 
 class _Passes:
@@ -77,9 +112,28 @@ class _Passes:
         return not self.to_come
 
 
+def _refuse_shared_between_groups(modules):
+    """A parameter is whole while the modules of its group run, so that one outside of them would read a shard."""
+    inside = {}  # of each group: the modules that it is whole for
+    for whole in modules:
+        for part in whole.modules():
+            if hasattr(part, "_meshtorch_group"):
+                inside.setdefault(part._meshtorch_group, set()).update(part.modules())
+    for whole in modules:
+        for name, part in whole.named_modules():
+            for parameter_name, p in part._parameters.items():
+                group = None if p is None else _C._group_of(p)
+                if group is not None and group in inside and part not in inside[group]:
+                    raise ValueError(
+                        f"meshtorch: a parameter is shared by modules of several groups: {name}.{parameter_name}\n"
+                        "  do: give these modules to one call of fully_shard, as a list"
+                    )
+
+
 def _enter(module, args, kwargs):
     group, passes = module._meshtorch_group, module._meshtorch_passes
     if group.is_new:
+        _refuse_shared_between_groups(passes.modules)
         group.become_root_of([p for m in passes.modules for p in m.parameters()])
     passes.begin(module)
     return _on_tensors(group.before_forward, (args, kwargs))

@@ -2,39 +2,38 @@
 
 import pytest
 import torch
+from fsdp_models import (
+    Block,
+    Net,
+    collectives,
+    expect_same_gradients,
+    expect_same_training,
+    new_net,
+    ones,
+    pair,
+    same_gradients,
+    sharded,
+)
 from meshtorch import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 from meshtorch.debug import CommDebugMode, estimate_memory
 from meshtorch.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
-    MixedPrecisionPolicy,
     fully_shard,
     register_fsdp_forward_method,
     replicate,
     share_comm_ctx,
 )
-from test_fsdp import Block, Net, collectives, expect_same_training, new_net, sharded
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from worlds import filled
-
-
-def ones(rows=2):
-    return torch.ones(rows, 6, dtype=torch.float64)
-
-
-def same_gradients(w, net, plain):
-    for (name, p), q in zip(net.named_parameters(), plain.parameters()):
-        assert (p.grad is None) == (q.grad is None), name
-        if q.grad is not None:
-            w.same(p.grad.full_tensor(), q.grad, rtol=1e-9, atol=1e-9)
 
 
 # Gathering when asked, and ahead of time.
 
 
 def unshard_when_asked(w):
-    net, plain = sharded(new_net(), w.mesh(names=("dp",))), new_net()
+    net, plain = pair(w)
     handles = [block.unshard(async_op=True) for block in net.blocks]
     assert all(isinstance(block.up.weight, DTensor) for block in net.blocks)
     handles[0].wait()
@@ -54,7 +53,7 @@ def test_unshard_begins_to_gather_and_forward_takes_it(ranks):
 
 
 def prefetch_named_modules(w):
-    net, plain = sharded(new_net(), w.mesh(names=("dp",))), new_net()
+    net, plain = pair(w)
     net.set_modules_to_forward_prefetch(list(net.blocks))
     net.set_modules_to_backward_prefetch(list(net.blocks))
     net.set_is_last_backward(True)
@@ -62,9 +61,7 @@ def prefetch_named_modules(w):
     share_comm_ctx([net, *net.blocks])
     with pytest.raises(ValueError, match="not one of fully_shard: Linear"):
         net.set_modules_to_forward_prefetch([nn.Linear(2, 2)])
-    net(ones()).sum().backward()
-    plain(ones()).sum().backward()
-    same_gradients(w, net, plain)
+    expect_same_gradients(w, net, plain)
     for name in ("set_custom_all_gather", "set_custom_reduce_scatter", "set_symm_mem_for_comm"):
         with pytest.raises(NotImplementedError, match="meshtorch's own collectives"):
             getattr(net, name)(None)
@@ -76,7 +73,7 @@ def test_modules_to_prefetch_may_be_named(ranks):
 
 def run_parts_first(w):
     """Layers that run before the whole does are roots of their own."""
-    net, plain = sharded(new_net(), w.mesh(names=("dp",))), new_net()
+    net, plain = pair(w)
     for model in (net, plain):
         model.blocks[0](ones()).sum().backward()
         (model(ones()).sum() + model.blocks[1](ones()).sum()).backward()
@@ -88,7 +85,7 @@ def test_parts_may_run_without_the_whole(ranks):
 
 
 def run_forward_twice(w):
-    net, plain = sharded(new_net(), w.mesh(names=("dp",))), new_net()
+    net, plain = pair(w)
     with torch.no_grad():
         w.same(net(ones()), plain(ones()))
     for model in (net, plain):
@@ -143,9 +140,7 @@ def change_type(w):
     net.to(torch.float64)
     assert {p.dtype for p in net.parameters()} == {torch.float64}
     plain = filled(Net()).double()
-    net(ones()).sum().backward()
-    plain(ones()).sum().backward()
-    same_gradients(w, net, plain)
+    expect_same_gradients(w, net, plain)
 
 
 def test_types_may_change_after_sharding(ranks):
@@ -351,7 +346,7 @@ def test_a_hook_after_accumulation_sees_reduced_gradients(ranks):
 
 
 def scale_gradients(w):
-    net, plain = sharded(new_net(), w.mesh(names=("dp",))), new_net()
+    net, plain = pair(w)
     for block in (*net.blocks, net):
         block.set_reduce_scatter_divide_factor(w.size * 4)
         block.set_all_reduce_hook(lambda shard: shard.mul_(2))
@@ -367,7 +362,7 @@ def test_gradients_are_divided_and_changed_as_asked(ranks):
 def clip(w):
     for norm_type in (2, 1, float("inf")):
         for foreach in (False, True):
-            net, plain = sharded(new_net(), w.mesh(names=("dp",))), new_net()
+            net, plain = pair(w)
             for model in (net, plain):
                 model(ones()).square().sum().backward()
             norms = [
@@ -448,7 +443,7 @@ def test_activations_may_be_computed_again(ranks):
 
 
 def accumulate_in_micro_batches(w):
-    net, plain = sharded(new_net(), w.mesh(names=("dp",))), new_net()
+    net, plain = pair(w)
     losses = []
     for number in range(3):  # forward runs ahead of backward by one
         losses.append(net(ones() * (number + 1)).sum())
@@ -463,60 +458,6 @@ def accumulate_in_micro_batches(w):
 
 def test_micro_batches_overlap(ranks):
     ranks(accumulate_in_micro_batches, size=2)
-
-
-# Types.
-
-
-class Typed(nn.Module):
-    """Tells in which types it runs."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(6, 6)
-        self.norm = nn.LayerNorm(6)
-        self.seen = []
-
-    def forward(self, x, mask, extra=None):
-        self.seen.append((x.dtype, mask.dtype, None if extra is None else extra.dtype, self.linear.weight.dtype))
-        return self.norm(self.linear(x))
-
-
-def cast_inputs(w):
-    mesh, low, full = w.mesh(names=("dp",)), torch.bfloat16, torch.float32
-    for casts in (True, False):
-        policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=full, output_dtype=full, cast_forward_inputs=casts)
-        net = fully_shard(Typed(), mesh=mesh, mp_policy=policy)
-        x = torch.ones(4, 6, dtype=full if casts else low)
-        y = net(x, torch.ones(4, dtype=torch.int64), extra=x)
-        assert net.seen == [(low, torch.int64, low, low)] and y.dtype == full
-        y.sum().backward()
-        assert {(p.dtype, p.grad.dtype) for p in net.parameters()} == {(full, full)}
-
-
-def test_inputs_are_cast_as_the_policy_says(ranks):
-    ranks(cast_inputs, size=2)
-
-
-def accumulate_in_types(w):
-    mesh = w.mesh(names=("dp",))
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    net, low = fully_shard(filled(Block(6, 5)), mesh=mesh, mp_policy=policy), filled(Block(6, 5)).bfloat16()
-    expected = [torch.zeros(p.shape) for p in low.parameters()]
-    for number in range(3):
-        x = torch.full((2, 6), number + 1.0, dtype=torch.bfloat16)
-        net.set_requires_gradient_sync(number == 2)
-        net(x).sum().backward()
-        low.zero_grad()
-        low(x).sum().backward()
-        for sum_, p in zip(expected, low.parameters()):
-            sum_ += p.grad.float()
-    for p, q in zip(net.parameters(), expected):
-        w.same(p.grad.full_tensor(), q, rtol=2e-2, atol=2e-2)
-
-
-def test_gradients_accumulate_under_a_policy(ranks):
-    ranks(accumulate_in_types, size=2)
 
 
 # Others.

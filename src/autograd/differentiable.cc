@@ -7,24 +7,46 @@
 namespace meshtorch::internal {
 namespace {
 
+void check_graph(bool is_there, const char* name) {
+  TORCH_CHECK(is_there, "meshtorch: the graph of ", name,
+              " was freed by an earlier backward\n  do: pass retain_graph=true to it");
+}
+
 class FunctionNode : public torch::autograd::Node {
  public:
-  FunctionNode(std::string name, TensorMap backward)
-      : name_(std::move(name)), backward_(std::move(backward)) {}
+  FunctionNode(const char* name, TensorMap backward) : name_(name), backward_(std::move(backward)) {}
 
   std::string name() const override { return name_; }
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-    TORCH_CHECK(backward_, "meshtorch: the graph of ", name_,
-                " was freed by an earlier backward\n  do: pass retain_graph=true to it");
+    check_graph(static_cast<bool>(backward_), name_);
     return backward_(gradients);
   }
 
   void release_variables() override { backward_ = nullptr; }
 
  private:
-  std::string name_;
+  const char* name_;
   TensorMap backward_;
+};
+
+// The same for one input and one output, without lists on the way.
+class MapNode : public torch::autograd::Node {
+ public:
+  MapNode(const char* name, TensorToTensor backward) : name_(name), backward_(std::move(backward)) {}
+
+  std::string name() const override { return name_; }
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    check_graph(static_cast<bool>(backward_), name_);
+    return {gradients[0].defined() ? backward_(gradients[0]) : at::Tensor()};
+  }
+
+  void release_variables() override { backward_ = nullptr; }
+
+ private:
+  const char* name_;
+  TensorToTensor backward_;
 };
 
 }  // namespace
@@ -49,16 +71,20 @@ std::vector<at::Tensor> differentiable(const char* name, const std::vector<at::T
   return outputs;
 }
 
-at::Tensor differentiable(const char* name, const at::Tensor& input,
-                          const std::function<at::Tensor(const at::Tensor&)>& forward,
-                          const std::function<at::Tensor(const at::Tensor&)>& backward) {
-  const TensorMap forward_all = [&](const std::vector<at::Tensor>& in) {
-    return std::vector<at::Tensor>{forward(in[0])};
-  };
-  const TensorMap backward_all = [backward](const std::vector<at::Tensor>& gradients) {
-    return std::vector<at::Tensor>{gradients[0].defined() ? backward(gradients[0]) : at::Tensor()};
-  };
-  return differentiable(name, std::vector<at::Tensor>{input}, forward_all, backward_all)[0];
+bool is_recorded(const at::Tensor& input) { return torch::autograd::compute_requires_grad(input); }
+
+at::Tensor differentiable(const char* name, const at::Tensor& input, const TensorToTensor& forward,
+                          const TensorToTensor& backward) {
+  at::Tensor output;
+  {
+    const at::NoGradGuard no_grad;
+    output = forward(input);
+  }
+  if (!is_recorded(input)) return output;
+  const auto node = c10::make_intrusive<MapNode>(name, backward);
+  node->set_next_edges(torch::autograd::collect_next_edges(input));
+  torch::autograd::set_history(output, node);
+  return output;
 }
 
 }  // namespace meshtorch::internal

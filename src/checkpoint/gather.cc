@@ -3,13 +3,14 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
-#include <thread>
 
 #include "comm/backend_traits.h"
 #include "comm/error_text.h"
 #include "comm/rank_context.h"
+#include "comm/watched_store.h"
 
 namespace meshtorch::checkpoint::internal {
 namespace {
@@ -55,24 +56,31 @@ class StoreExchange {
 
   std::vector<std::string> operator()(const std::string& mine) {
     const std::string round = meeting_ + "/" + std::to_string(round_++) + "/";
-    store_->set(round + std::to_string(rank_), std::vector<std::uint8_t>(mine.begin(), mine.end()));
+    set_text(*store_, round + std::to_string(rank_), mine);
     std::vector<std::string> texts;
     for (int rank = 0; rank < size_; ++rank) {
-      const std::vector<std::uint8_t> text = store_->get(round + std::to_string(rank));
-      texts.emplace_back(text.begin(), text.end());
+      const AtStore at_store(rank, "a checkpoint");
+      texts.push_back(text_at(*store_, round + std::to_string(rank)));
     }
     leave(round);
     return texts;
   }
 
  private:
-  // Rank 0 may serve the store: it stays until all have read.
+  // Rank 0 may serve the store: it stays until all have read, or are gone.
   void leave(const std::string& round) {
-    const std::string left = round + "left";
-    store_->add(left, 1);
+    const auto left = [&](int rank) { return round + "left " + std::to_string(rank); };
+    if (rank_ != 0) return set_text(*store_, left(rank_), "");
     const auto end = std::chrono::steady_clock::now() + limit_;
-    while (rank_ == 0 && store_->add(left, 0) < size_ && std::chrono::steady_clock::now() < end)
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    for (int rank = 1; rank < size_; ++rank) {
+      const auto rest =
+          std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+      const AtStore at_store(rank, "a checkpoint");
+      try {
+        store_->wait({left(rank)}, std::max(rest, std::chrono::milliseconds(1)));
+      } catch (const c10::Error&) {  // whoever needs it is told
+      }
+    }
   }
 
   c10::intrusive_ptr<c10d::Store> store_;

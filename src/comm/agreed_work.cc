@@ -65,7 +65,9 @@ bool AgreedWork::is_settled() const {
 }
 
 const c10::intrusive_ptr<c10d::Work>& AgreedWork::started() {
-  if (!is_settled()) help_(*this);
+  if (!is_settled()) {
+    if (const auto peers = peers_.lock()) peers->help(*this);
+  }
   std::unique_lock lock(own_mutex_);
   settled_.wait(lock, [&] { return is_settled_; });
   if (error_) std::rethrow_exception(error_);
@@ -89,12 +91,19 @@ std::exception_ptr AgreedWork::exception() const {
 
 bool AgreedWork::wait(std::chrono::milliseconds timeout) {
   const auto& work = started();
+  if (work->isCompleted()) return work->wait(timeout);
+  const auto peers = peers_.lock();
   try {
-    return work->wait(timeout);
+    if (peers) peers->tell_wait(WorkPeers::Stage::waits);
+    const bool is_done = work->wait(timeout);
+    if (peers) peers->tell_wait(WorkPeers::Stage::goes_on);
+    return is_done;
   } catch (...) {
+    if (peers) peers->tell_wait(WorkPeers::Stage::gave_up);
     const std::string reason = error_text(std::current_exception());
-    TORCH_CHECK(false, "meshtorch: a collective failed after all ranks had come\n  ", explain_(reason),
-                "\n  backend: ", reason, "\n  do: see what happened to the rank that is gone or late");
+    C10_THROW_ERROR(Error, c10::str("meshtorch: a collective failed after all ranks had come\n  ",
+                                    peers ? peers->explain(reason) : "the group is gone", "\n  backend: ",
+                                    reason, "\n  do: see what happened to the rank that is gone or late"));
   }
 }
 
@@ -169,17 +178,17 @@ void Courier::drain() {
   idle_.wait(lock, [&] { return jobs_.empty() && !is_busy_; });
 }
 
-std::string Courier::obstacle() const {
+Obstacle Courier::obstacle() const {
   // A process that is gone shows so a moment after its connections are closed.
   for (int i = 0; i < 20; ++i) {
-    if (std::string obstacle = membership_->obstacle(); !obstacle.empty()) return obstacle;
+    if (Obstacle obstacle = membership_->obstacle(); obstacle.is_there()) return obstacle;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   return {};
 }
 
 void Courier::give_up(const std::string& reason) const {
-  membership_->say(LastWords::gave_up, "failed after all ranks had come: " + reason);
+  membership_->say(LastWords::gave_up, "a collective failed after all ranks had come: " + reason);
 }
 
 void Courier::help(const AgreedWork& work) {

@@ -18,15 +18,27 @@
 
 namespace meshtorch::internal {
 
+class AgreedWork;
+
+// The other members of a group, as its work knows them.
+class WorkPeers {
+ public:
+  virtual ~WorkPeers() = default;
+  // What is known of them when work fails with these words.
+  virtual std::string explain(const std::string& backend_words) const = 0;
+  // Called by a thread that needs the work before it has started.
+  virtual void help(const AgreedWork& work) const = 0;
+  // This rank waits for them in the backend, goes on, or gave up.
+  enum class Stage : std::uint8_t { waits, goes_on, gave_up };
+  virtual void tell_wait(Stage stage) const = 0;
+};
+
 class AgreedWork : public c10d::Work {
  public:
   using Start = std::function<c10::intrusive_ptr<c10d::Work>()>;
-  // Says what is known of the ranks when the work fails with these words.
-  using Explain = std::function<std::string(const std::string& backend_words)>;
-  // Called by a thread that needs the work before it has started.
-  using Help = std::function<void(const AgreedWork& work)>;
-  AgreedWork(int rank, Start start, Explain explain, Help help)
-      : Work(rank), start_(std::move(start)), explain_(std::move(explain)), help_(std::move(help)) {}
+  // It may be waited for after its group is gone.
+  AgreedWork(int rank, Start start, std::weak_ptr<const WorkPeers> peers)
+      : Work(rank), start_(std::move(start)), peers_(std::move(peers)) {}
 
   // Starts the work, or says why it will not be.
   void start();
@@ -48,8 +60,7 @@ class AgreedWork : public c10d::Work {
   void settle(c10::intrusive_ptr<c10d::Work> work, std::exception_ptr error);
 
   Start start_;
-  Explain explain_;
-  Help help_;
+  std::weak_ptr<const WorkPeers> peers_;
   mutable std::mutex own_mutex_;
   std::condition_variable settled_;
   bool is_settled_ = false;
@@ -75,10 +86,11 @@ class Courier {
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
   // Blocks until what was posted has started, or one of them cannot.
   void drain();
-  // Why the members on this host will not come; empty if nothing stands in the way. Looks for a moment.
-  std::string obstacle() const;
+  // Why the members on this host will not come. Looks for a moment.
+  Obstacle obstacle() const;
   // Where they are.
   std::string describe() const { return meeting_->describe(); }
+  std::string follow(const std::vector<int>& late) const { return meeting_->follow(late); }
   // Tells them that a collective failed in the middle.
   void give_up(const std::string& reason) const;
 

@@ -13,19 +13,30 @@ namespace meshtorch::internal {
 namespace {
 
 // The other members of a group, on this host and on others; either may be none.
-struct Peers {
+struct Peers : WorkPeers {
   std::shared_ptr<HostMembership> membership;
   std::shared_ptr<Courier> courier;
   std::unique_ptr<RemoteRanks> remote;
+  Wait in_backend;
 
-  // Called when the backend failed, which is told to the members on this host.
-  std::string explain(const std::string& backend_words) const {
-    std::string reason = courier ? courier->obstacle() : "";
-    if (remote && (reason.empty() || blames_nobody(reason)))
+  // A failure of the backend is told to the members on this host.
+  std::string explain(const std::string& backend_words) const override {
+    const Obstacle obstacle = courier ? courier->obstacle() : Obstacle();
+    std::string reason = obstacle.words;
+    if (remote && (!obstacle.is_there() || obstacle.cause == Obstacle::Cause::gave_up))
       reason += (reason.empty() ? "" : "\n  ") + remote->explain(backend_words);
-    if (reason.empty()) reason = courier->describe();
+    if (reason.empty()) reason = courier->describe() + courier->follow(in_backend.ranks);
     if (courier) courier->give_up(reason);
     return reason;
+  }
+  void help(const AgreedWork& work) const override {
+    if (courier) courier->help(work);
+  }
+  void tell_wait(Stage stage) const override {
+    if (!membership) return;
+    Wait wait = in_backend;
+    wait.is_given_up = stage == Stage::gave_up;
+    tell_wait_in_all_groups(membership->world_rank(), stage == Stage::goes_on ? nullptr : &wait);
   }
 };
 
@@ -156,15 +167,7 @@ class AgreeingBackend : public c10d::Backend, public Comparing {
   }
 
   c10::intrusive_ptr<AgreedWork> work_of(AgreedWork::Start start) {
-    return c10::make_intrusive<AgreedWork>(
-        rank_, std::move(start),
-        [peers = std::weak_ptr<const Peers>(peers_)](const std::string& backend_words) -> std::string {
-          const auto alive = peers.lock();  // a result may be waited for after its group is gone
-          return alive ? alive->explain(backend_words) : "the group is gone";
-        },
-        [peers = std::weak_ptr<const Peers>(peers_)](const AgreedWork& work) {
-          if (const auto alive = peers.lock(); alive && alive->courier) alive->courier->help(work);
-        });
+    return c10::make_intrusive<AgreedWork>(rank_, std::move(start), peers_);
   }
   // Work that needs no agreement.
   WorkPtr explained(AgreedWork::Start start) {
@@ -195,7 +198,7 @@ c10::intrusive_ptr<c10d::Backend> with_agreement(c10::intrusive_ptr<c10d::Backen
                                                  const std::vector<std::int64_t>& ranks, const World& world,
                                                  const std::string& address) {
   if (world.agreement == Agreement::off || ranks.size() == 1) return inner;
-  const std::vector<int> members = members_on_host(*store, inner->getRank(), inner->getSize());
+  const std::vector<int> members = members_on_host(*store, ranks, inner->getRank());
   const auto peers = std::make_shared<Peers>();
   if (members.size() < ranks.size())
     peers->remote =
@@ -208,6 +211,14 @@ c10::intrusive_ptr<c10d::Backend> with_agreement(c10::intrusive_ptr<c10d::Backen
     world_ranks.push_back(static_cast<int>(ranks[static_cast<std::size_t>(member)]));
   }
   c10d::PrefixStore host_store(c10::str("host of ", members[0], " meets"), store);
+  for (const int r : world_ranks) {
+    if (r != world.rank) peers->in_backend.ranks.push_back(r);
+  }
+  peers->in_backend.what = "the data of " + list_ranks(peers->in_backend.ranks) + " in the backend";
+  if (peers->remote) {
+    peers->in_backend.what += ", or an answer from " + peers->remote->names();
+    peers->in_backend.is_for_others = true;
+  }
   peers->membership = std::make_shared<HostMembership>(host_store, world_ranks, own, /*stage_bytes=*/64);
   peers->courier =
       std::make_shared<Courier>(peers->membership, static_cast<int>(members.size()), world.timeout);

@@ -111,6 +111,19 @@ std::string FlightRecord::failure() const {
   return has_failed_ ? failure_ : "";
 }
 
+std::size_t FlightRecord::begin_again(std::size_t before) {
+  const std::size_t index = next_place();
+  Place& place = places_[index];
+  const Place& old = places_[before];
+  write(place.number, read(old.number));
+  write(place.what, read(old.what));
+  write(place.hash, read(old.hash));
+  write(place.facts, read(old.facts));
+  for (std::size_t d = 0; d < kDims; ++d) write(place.sizes[d], read(old.sizes[d]));
+  for (std::size_t w = 0; w < kOriginWords; ++w) write(place.origin[w], read(old.origin[w]));
+  return index;
+}
+
 std::string FlightRecord::latest() const {
   const std::size_t count = count_.load();
   if (count == 0) return {};
@@ -136,10 +149,12 @@ std::string FlightRecord::to_json(const std::string& reason) const {
     const int type = static_cast<int>(facts >> 32) - 1;
     const int op = static_cast<int>(facts >> 16 & 0xFFFF) - 1;
     const std::size_t dims = facts & 0xFFFF;
-    ordered_json call{{"group", groups_.at(what >> 32)},
+    const Series& series = series_.at(what >> 32);
+    ordered_json call{{"group", series.world_ranks},
                       {"number", read(place.number)},
                       {"collective", to_string(static_cast<CallKind>(what & 0xFFFFFFFF))},
                       {"agreed", read(place.hash)}};
+    if (!series.lane.empty()) call["lane"] = series.lane;
     if (type >= 0) {
       call["type"] = c10::toString(static_cast<c10::ScalarType>(type));
       ordered_json& sizes = call["shape"] = ordered_json::array();

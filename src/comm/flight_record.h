@@ -24,25 +24,29 @@ class FlightRecord {
   FlightRecord(int rank, int world_size);
 
   int rank() const { return rank_; }
-  // A group's number in this record; asked once for each group.
-  std::uint64_t number_of_group(const std::vector<int>& world_ranks) {
+  // The calls of a group that have numbers of their own: those of a lane, where ranks post them ahead of time
+  // (notice_board.h), or, without one, those at which they meet.
+  struct Series {
+    std::vector<int> world_ranks;
+    std::string lane = {};
+    bool operator==(const Series&) const = default;
+  };
+  // Its number in this record; asked once for each.
+  std::uint64_t number_of(const Series& series) {
     const std::scoped_lock lock(mutex_);
-    const auto found = std::find(groups_.begin(), groups_.end(), world_ranks);
-    if (found != groups_.end()) return static_cast<std::uint64_t>(found - groups_.begin());
-    groups_.push_back(world_ranks);
-    return groups_.size() - 1;
+    const auto found = std::find(series_.begin(), series_.end(), series);
+    if (found != series_.end()) return static_cast<std::uint64_t>(found - series_.begin());
+    series_.push_back(series);
+    return series_.size() - 1;
   }
 
-  // A call of a group begins; gives its place, for end(). Any thread of the rank may call, and neither waits
+  // A call of a series begins; gives its place, for end(). Any thread of the rank may call, and neither waits
   // nor allocates. What is read meanwhile may be half of one call and half of another.
-  std::size_t begin(std::uint64_t group, std::uint64_t number, const GroupCall& call) {
-    const std::size_t count = count_.fetch_add(1, std::memory_order_relaxed);
-    if (has_failed_.load(std::memory_order_relaxed)) has_failed_.store(false, std::memory_order_relaxed);
-    Place& place = places_[count % kCalls];
-    write(place.ended, 0);
-    write(place.began, now());
+  std::size_t begin(std::uint64_t series, std::uint64_t number, const GroupCall& call) {
+    const std::size_t index = next_place();
+    Place& place = places_[index];
     write(place.number, number);
-    write(place.what, group << 32 | static_cast<std::uint64_t>(call.kind()));
+    write(place.what, series << 32 | static_cast<std::uint64_t>(call.kind()));
     write(place.hash, call.hash().short_form());
     const CallFacts& facts = call.facts();
     write(place.facts, static_cast<std::uint64_t>(facts.type + 1) << 32 |
@@ -50,8 +54,10 @@ class FlightRecord {
     for (std::size_t d = 0; d < facts.sizes.size() && d < kDims; ++d)
       write(place.sizes[d], static_cast<std::uint64_t>(facts.sizes[d]));
     write_origin(place);
-    return count % kCalls;
+    return index;
   }
+  // The call at that place goes on, after others: it is kept once more.
+  std::size_t begin_again(std::size_t before);
   void end(std::size_t place) { write(places_[place].ended, now()); }
 
   // The latest call failed, in these words: why the rank goes, if it goes now.
@@ -83,6 +89,13 @@ class FlightRecord {
   };
 
   static void write(Word& word, std::uint64_t value) { word.store(value, std::memory_order_relaxed); }
+  std::size_t next_place() {
+    const std::size_t index = count_.fetch_add(1, std::memory_order_relaxed) % kCalls;
+    if (has_failed_.load(std::memory_order_relaxed)) has_failed_.store(false, std::memory_order_relaxed);
+    write(places_[index].ended, 0);
+    write(places_[index].began, now());
+    return index;
+  }
   static void write_origin(Place& place) {
     std::array<std::uint64_t, kOriginWords> words{};
     if (const CallOrigin* origin = CallOrigin::current()) {
@@ -113,7 +126,7 @@ class FlightRecord {
   std::string failure_;
   std::array<Place, kCalls> places_{};
   mutable std::mutex mutex_;
-  std::vector<std::vector<int>> groups_;
+  std::vector<Series> series_;
 };
 
 // Of the machine, empty if it has none.

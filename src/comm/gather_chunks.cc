@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
 
+#include "comm/bulk_copy.h"
 #include "comm/collectives_in_memory.h"
 #include "comm/comm_record.h"
 #include "comm/observed.h"
@@ -48,13 +49,12 @@ std::function<void()> post_gather_chunks(MemoryBackend& memory, const Tensors& c
   Tensors inputs;
   for (const at::Tensor& t : chunks) inputs.push_back(readable(t));
   const RunVector mine = wholes_of(inputs);
-  copy_stream(RunCursor(mine), RunCursor(chunks_for(wholes, dims, ranks, me)), bytes_of(mine));
-  const auto fill = [&](char* room) { copy_stream(RunCursor(mine), room, bytes_of(mine)); };
+  const auto fill = [&](char* room) { copy_bulk_twice(mine, room, chunks_for(wholes, dims, ranks, me)); };
   const auto take = [=](std::span<const char* const> shown) {
     for (int step = 1; step < ranks; ++step) {
       const int r = (me + step) % ranks;  // not all from one rank at a time
       const RunVector places = chunks_for(wholes, dims, ranks, r);
-      copy_stream(shown[static_cast<std::size_t>(r)], RunCursor(places), bytes_of(places));
+      copy_bulk(shown[static_cast<std::size_t>(r)], places);
     }
   };
   const CallOrigin* origin = CallOrigin::current();
@@ -116,6 +116,7 @@ std::function<void()> start_gather_chunks(const Tensors& chunks, const Tensors& 
     const at::NoGradGuard without_graph;
     {
       const CommWait waiting(Collective::all_gather_into_tensor);
+      RECORD_USER_SCOPE("meshtorch::wait_all_gather_into_tensor");
       work->wait();
     }
     for (std::size_t i = 0; i < wholes.size(); ++i) {

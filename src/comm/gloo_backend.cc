@@ -9,6 +9,8 @@
 #include "comm/agreeing_backend.h"
 #include "comm/backend.h"
 #include "comm/rank_context.h"
+#include "comm/waits.h"
+#include "comm/watched_store.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -46,6 +48,10 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const World& world,
     options->devices.push_back(ProcessGroupGloo::createDefaultDevice());
   }
   const std::string address = address_of(options->devices[0]->str());
+  const std::vector<int> members(ranks.begin(), ranks.end());
+  std::vector<int> others = members;
+  std::erase(others, world.rank);
+  const AtStore at_store(others, "gloo's connections between " + list_ranks(members));
   auto gloo = c10::make_intrusive<ProcessGroupGloo>(store, rank, size, options);
   return with_agreement(std::move(gloo), store, ranks, world, address);
 }

@@ -4,20 +4,16 @@
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <algorithm>
+#include <chrono>
 #include <mutex>
+#include <thread>
 #include <utility>
 
+#include "comm/watched_store.h"
+
 namespace meshtorch::internal {
-std::string text_at(c10d::Store& store, const std::string& key) {
-  const std::vector<std::uint8_t> bytes = store.get(key);
-  return {bytes.begin(), bytes.end()};
-}
-
 namespace {
-
-void set_text(c10d::Store& store, const std::string& key, const std::string& text) {
-  store.set(key, std::vector<std::uint8_t>(text.begin(), text.end()));
-}
 
 // The last of them to come lets all go on.
 void wait_for_all(c10d::Store& store, const std::string& what, int size) {
@@ -27,12 +23,16 @@ void wait_for_all(c10d::Store& store, const std::string& what, int size) {
 
 // Asked until the very end of the process.
 struct Memberships {
-  std::mutex mutex;
+  std::timed_mutex mutex;
   std::vector<HostMembership*> all;
 };
 Memberships& memberships() {
   static auto* const known = new Memberships;
   return *known;
+}
+
+std::string name_of_group(const std::vector<int>& world_ranks) {
+  return "the group of " + list_ranks(world_ranks);
 }
 
 }  // namespace
@@ -46,13 +46,24 @@ HostMembership::HostMembership(c10d::Store& store, std::vector<int> world_ranks,
     memory_ = MeetingMemory::make(segment_->data(), size, stage_bytes);
     if (size > 1) set_text(store, "segment", segment_->address());
   } else {
+    const AtStore at_store(world_ranks_[0], name_of_group(world_ranks_));
     segment_ = Segment::open(text_at(store, "segment"));
     memory_ = static_cast<MeetingMemory*>(segment_->data());
   }
   MeetingSlot& mine = memory_->slot(rank_);
   mine.process = getpid();
   mine.process_start = process_start(getpid());
-  if (size > 1) wait_for_all(store, "attached", size);
+  if (size > 1) {
+    const auto late = [this] {
+      std::vector<int> ranks;
+      for (int r = 0; r < static_cast<int>(world_ranks_.size()); ++r) {
+        if (memory_->slot(r).process == 0) ranks.push_back(world_ranks_[static_cast<std::size_t>(r)]);
+      }
+      return ranks;
+    };
+    const AtStore at_store(late, name_of_group(world_ranks_));
+    wait_for_all(store, "attached", size);
+  }
   segment_->close_door();
   const std::scoped_lock lock(memberships().mutex);
   memberships().all.push_back(this);
@@ -67,14 +78,16 @@ HostMembership::~HostMembership() {
 }
 
 std::unique_ptr<GroupMeeting> HostMembership::meeting(int ranks_on_host) {
-  record_ = flight_record_of(world_ranks_[static_cast<std::size_t>(rank_)], ranks_on_host);
+  record_ = flight_record_of(world_rank(), ranks_on_host);
   GroupMeeting::Company company{
       world_ranks_,
       ranks_on_host,
       /*are_processes=*/true,
       [this] { return obstacle(); },
       record_,
-      [record = record_](const std::string& problem) { record->note_failure(problem); }};
+      [record = record_](const std::string& problem) { record->note_failure(problem); },
+      [this](const Wait* wait) { tell_wait_in_all_groups(world_rank(), wait); },
+      [this](const std::vector<int>& late) { return follow_waits_in_all_groups(world_rank(), late); }};
   return std::make_unique<GroupMeeting>(*memory_, rank_, std::move(company));
 }
 
@@ -83,61 +96,132 @@ bool HostMembership::is_of_this_process() const { return memory_->slot(rank_).pr
 
 void HostMembership::leave() {
   if (!is_of_this_process()) return;
-  if (record_ && memory_->slot(rank_).has_left.exchange(1) == 0) record_->write_at_end("the rank left");
-  memory_->slot(rank_).has_left = 1;
+  MeetingSlot& mine = memory_->slot(rank_);
+  if (record_ && mine.has_left == 0) {
+    // A rank that leaves since its last collective failed, in whatever group, goes because of another.
+    if (const std::string failure = record_->failure(); !failure.empty())
+      mine.say(LastWords::gave_up, failure);
+    record_->write_at_end("the rank left");
+  }
+  mine.has_left = 1;
   ring(*memory_);
 }
 
 void HostMembership::say(LastWords meaning, const std::string& text) {
   if (!is_of_this_process()) return;
-  if (meaning == LastWords::gave_up && record_) record_->note_failure("a collective " + text);
+  if (meaning == LastWords::gave_up) note_failure(text);
   memory_->slot(rank_).say(meaning, text);
   ring(*memory_);
 }
 
+void HostMembership::note_failure(const std::string& problem) const {
+  if (record_) record_->note_failure(problem);
+}
+
+// A rank that said why it goes is at fault, then one that died without a word, then one that returned; those
+// who gave up knew who it was.
+template <class Counts>
+Obstacle HostMembership::obstacle_among(const Counts& counts) const {
+  const auto name = [&](int r) { return c10::str("rank ", world_ranks_[static_cast<std::size_t>(r)]); };
+  Obstacle died;
+  Obstacle returned;
+  Obstacle gave_up;
+  for (int r = 0; r < static_cast<int>(memory_->size); ++r) {
+    const MeetingSlot& slot = memory_->slot(r);
+    if (r == rank_ || !counts(world_ranks_[static_cast<std::size_t>(r)])) continue;
+    const LastWords words = slot.last_words;
+    if (words == LastWords::farewell) return {name(r) + " " + slot.read_words()};
+    const bool has_left = slot.has_left != 0;
+    if (!has_left && process_start(slot.process) == slot.process_start) continue;
+    if (words == LastWords::gave_up) {
+      gave_up = {c10::str(name(r), " gave up, since ", slot.read_words()), Obstacle::Cause::gave_up};
+    } else if (has_left) {
+      returned = {name(r) + " has already returned"};
+    } else {
+      died = {c10::str(name(r), " has died (process ", slot.process.load(), ")",
+                       words == LastWords::error ? ", having failed: " + slot.read_words() : "")};
+    }
+  }
+  return died.is_there() ? died : returned.is_there() ? returned : gave_up;
+}
+
+Obstacle HostMembership::obstacle() const {
+  if (is_stopping_) return {c10::str("rank ", world_rank(), " leaves the group")};
+  return obstacle_among([](int) { return true; });
+}
+
+Obstacle HostMembership::obstacle_of(const std::vector<int>& world_ranks) const {
+  return obstacle_among(
+      [&](int rank) { return std::find(world_ranks.begin(), world_ranks.end(), rank) != world_ranks.end(); });
+}
+
+void HostMembership::tell_wait(const Wait* wait) {
+  if (!is_of_this_process()) return;
+  WaitNote& note = memory_->slot(rank_).wait;
+  if (wait != nullptr) {
+    note.write(*wait);
+  } else {
+    note.clear();
+  }
+}
+
+std::optional<Whereabouts> HostMembership::whereabouts(int world_rank) const {
+  const auto member = std::find(world_ranks_.begin(), world_ranks_.end(), world_rank);
+  if (member == world_ranks_.end()) return std::nullopt;
+  const MeetingSlot& slot = memory_->slot(static_cast<int>(member - world_ranks_.begin()));
+  Whereabouts found;
+  if (slot.wait.is_there()) found.wait = slot.wait.read();
+  found.state = c10::str("its process ", slot.process.load(), " ", process_state(slot.process));
+  return found;
+}
+
 void say_in_all_groups(LastWords meaning, const std::string& text) noexcept {
-  const std::unique_lock lock(memberships().mutex, std::try_to_lock);
+  const std::unique_lock lock(memberships().mutex, std::chrono::seconds(1));
   if (!lock) return;
   for (HostMembership* membership : memberships().all) membership->say(meaning, text);
 }
 
-constexpr const char* kGaveUp = " gave up, since a collective ";
-
-bool blames_nobody(const std::string& obstacle) { return obstacle.find(kGaveUp) != std::string::npos; }
-
-// A rank that said why it goes is at fault, then one that died without a word, then one that returned; those
-// who gave up knew who it was.
-std::string HostMembership::obstacle() const {
-  if (is_stopping_)
-    return c10::str("rank ", world_ranks_[static_cast<std::size_t>(rank_)], " leaves the group");
-  const auto name = [&](int r) { return c10::str("rank ", world_ranks_[static_cast<std::size_t>(r)]); };
-  std::string died;
-  std::string returned;
-  std::string gave_up;
-  for (int r = 0; r < static_cast<int>(memory_->size); ++r) {
-    const MeetingSlot& slot = memory_->slot(r);
-    if (r == rank_) continue;
-    const LastWords words = slot.last_words;
-    if (words == LastWords::farewell) return name(r) + " " + slot.read_words();
-    const bool has_left = slot.has_left != 0;
-    if (!has_left && process_start(slot.process) == slot.process_start) continue;
-    if (words == LastWords::gave_up) {
-      gave_up = c10::str(name(r), kGaveUp, slot.read_words());
-    } else if (has_left) {
-      returned = name(r) + " has already returned";
-    } else {
-      died = c10::str(name(r), " has died (process ", slot.process.load(), ")",
-                      words == LastWords::error ? ", having failed: " + slot.read_words() : "");
-    }
+void tell_wait_in_all_groups(int self, const Wait* wait) {
+  const std::scoped_lock lock(memberships().mutex);
+  for (HostMembership* membership : memberships().all) {
+    if (self < 0 || membership->world_rank() == self) membership->tell_wait(wait);
   }
-  return !died.empty() ? died : !returned.empty() ? returned : gave_up;
 }
 
-std::vector<int> members_on_host(c10d::Store& store, int rank, int size) {
+std::string follow_waits_in_all_groups(int self, const std::vector<int>& late) {
+  const std::scoped_lock lock(memberships().mutex);
+  const auto& all = memberships().all;
+  if (self < 0 && !all.empty()) self = all.front()->world_rank();
+  return follow_waits(self, late, [&](int rank) -> std::optional<Whereabouts> {
+    for (const HostMembership* membership : all) {
+      if (auto found = membership->whereabouts(rank)) return found;
+    }
+    return std::nullopt;
+  });
+}
+
+Obstacle obstacle_in_all_groups(const std::vector<int>& world_ranks) {
+  const std::scoped_lock lock(memberships().mutex);
+  Obstacle found;
+  for (const HostMembership* membership : memberships().all) {
+    Obstacle one = membership->obstacle_of(world_ranks);
+    if (one.is_there() && (!found.is_there() || one.cause == Obstacle::Cause::fault)) found = std::move(one);
+  }
+  return found;
+}
+
+void note_failure_of_process(const std::string& problem) {
+  const std::scoped_lock lock(memberships().mutex);
+  if (!memberships().all.empty()) memberships().all.front()->note_failure(problem);
+}
+
+std::vector<int> members_on_host(c10d::Store& store, const std::vector<std::int64_t>& ranks, int rank) {
   const std::string mine = host_identity();
   set_text(store, c10::str("host of ", rank), mine);
+  const std::vector<int> world_ranks(ranks.begin(), ranks.end());
   std::vector<int> members;
-  for (int r = 0; r < size; ++r) {
+  for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
+    const AtStore at_store(world_ranks[static_cast<std::size_t>(r)], name_of_group(world_ranks));
     if (r == rank || text_at(store, c10::str("host of ", r)) == mine) members.push_back(r);
   }
   return members;
@@ -148,7 +232,9 @@ bool ranks_share_host(const c10::intrusive_ptr<c10d::Store>& given, int rank, in
   c10d::PrefixStore store("hosts", given);
   const std::string mine = host_identity();
   if (rank == 0) set_text(store, "first", mine);
+  const AtStore at_store(0, "the start of all ranks");
   store.add("others", text_at(store, "first") == mine ? 0 : 1);
+  const AtStore for_all(std::vector<int>(), "the start of all ranks");
   wait_for_all(store, "compared", size);
   return store.add("others", 0) == 0;
 }

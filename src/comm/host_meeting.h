@@ -5,11 +5,13 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "comm/flight_record.h"
 #include "comm/meeting.h"
 #include "comm/segment.h"
+#include "comm/waits.h"
 #include "meshtorch/api.h"
 
 namespace meshtorch::internal {
@@ -30,11 +32,20 @@ class HostMembership {
   void say(LastWords meaning, const std::string& text);
   // Ends the waits of this process.
   void stop_waiting() { is_stopping_ = true; }
-  // Why a wait for the members can never end; empty if it can.
-  std::string obstacle() const;
+  // What stands in the way of a wait for the members: for all, or for those with these world ranks.
+  Obstacle obstacle() const;
+  Obstacle obstacle_of(const std::vector<int>& world_ranks) const;
+
+  int world_rank() const { return world_ranks_[static_cast<std::size_t>(rank_)]; }
+  void tell_wait(const Wait* wait);
+  // None if that rank is no member.
+  std::optional<Whereabouts> whereabouts(int world_rank) const;
+  void note_failure(const std::string& problem) const;
 
  private:
   bool is_of_this_process() const;
+  template <class Counts>
+  Obstacle obstacle_among(const Counts& counts) const;
 
   const std::vector<int> world_ranks_;
   const int rank_;
@@ -44,19 +55,21 @@ class HostMembership {
   std::atomic<bool> is_stopping_ = false;
 };
 
-// Whether an obstacle is a member that gave up, because of another one, which may be on another host.
-bool blames_nobody(const std::string& obstacle);
-
-// The same in all groups in which this process is a member now. Never waits: it is called when the process
-// ends.
+// The same in all groups in which this process is a member now. Never waits long: it is called when the
+// process ends.
 void say_in_all_groups(LastWords meaning, const std::string& text) noexcept;
 
-// The value of a key as text, when it is there.
-std::string text_at(c10d::Store& store, const std::string& key);
+// What the ranks of this host tell each other in all their groups. `self` is a rank of this process; -1: the
+// only one.
+void tell_wait_in_all_groups(int self, const Wait* wait);
+std::string follow_waits_in_all_groups(int self, const std::vector<int>& late);
+Obstacle obstacle_in_all_groups(const std::vector<int>& world_ranks);
+// Why this process goes, if it goes now.
+void note_failure_of_process(const std::string& problem);
 
-// The members of the group, by their numbers in it, that can share memory with this one, itself among them.
-// Every member must ask.
-std::vector<int> members_on_host(c10d::Store& store, int rank, int size);
+// The members of the group of these world ranks, by their numbers in it, that can share memory with this one,
+// itself among them. Every member must ask.
+std::vector<int> members_on_host(c10d::Store& store, const std::vector<std::int64_t>& ranks, int rank);
 
 // True if all ranks can share memory. Every rank of the store must ask.
 MESHTORCH_FOR_PYTHON bool ranks_share_host(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size);

@@ -17,6 +17,7 @@
 
 #include "comm/blocking.h"
 #include "comm/fault_lab.h"
+#include "comm/waits.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -90,7 +91,7 @@ GroupMeeting::GroupMeeting(MeetingMemory& memory, int rank, Company company)
       rank_(rank),
       company_(std::move(company)),
       may_watch_(company_.ranks_on_host <= cores()),
-      number_in_record_(company_.record ? company_.record->number_of_group(company_.world_ranks) : 0),
+      number_in_record_(company_.record ? company_.record->number_of({company_.world_ranks}) : 0),
       patience_(kLongestWatch) {
   TORCH_INTERNAL_ASSERT(size() == static_cast<int>(memory_.size) && size() < (1 << 16));
 }
@@ -101,6 +102,7 @@ bool GroupMeeting::come(const GroupCall& call) {
       memory_.is_broken.load(std::memory_order_relaxed) == 0,
       "meshtorch: a group cannot be used any more, since a rank gave up in the middle of a collective\n  ",
       describe(), "\n  do: call destroy_process_group() and init_process_group() on all ranks");
+  tell_wait(nullptr);
   MeetingSlot& mine = memory_.slot(rank_);
   const std::uint64_t number = mine.calls.load(std::memory_order_relaxed) + 1;
   mine.calls.store(number, std::memory_order_relaxed);
@@ -123,7 +125,7 @@ void GroupMeeting::meet(const GroupCall& call, bool have_all_come, milliseconds 
   if (!have_all_come) {
     const Blocking blocking;
     const Outcome outcome = sleep_until_all_come(timeout, /*may_give_up=*/true);
-    if (outcome != Outcome::met) give_up(outcome, timeout, describe());
+    if (outcome != Outcome::met) give_up(outcome, timeout, describe(), late_to_meeting());
   }
   entered_turn_ = turn_;
   turn_ ^= 1;
@@ -170,7 +172,7 @@ void GroupMeeting::gather_inside(milliseconds timeout) {
   if (outcome == Outcome::met) return;
   memory_.is_broken.store(1);
   ring(memory_);
-  give_up(outcome, timeout, describe());
+  give_up(outcome, timeout, describe(), late_to_meeting());
 }
 
 GroupMeeting::Outcome GroupMeeting::gather(milliseconds timeout, bool may_give_up) {
@@ -197,19 +199,49 @@ bool GroupMeeting::arrive() {
 
 GroupMeeting::Outcome GroupMeeting::sleep_until_all_come(milliseconds timeout, bool may_give_up) {
   const auto all_have_come = [this] { return is_over(meeting_); };
-  if (!may_give_up) return sleep(all_have_come, timeout, nullptr);
-  return sleep(all_have_come, timeout, [this] { return withdraw(meeting_); });
+  const auto wait = [this] { return wait_in_meeting(); };
+  if (!may_give_up) return sleep(all_have_come, timeout, nullptr, wait);
+  return sleep(all_have_come, timeout, [this] { return withdraw(meeting_); }, wait);
+}
+
+std::vector<int> GroupMeeting::late_to_meeting() const {
+  std::vector<int> late;
+  for (int r = 0; r < size(); ++r) {
+    if (memory_.slot(r).meetings.load(std::memory_order_relaxed) <= meeting_) late.push_back(world_rank(r));
+  }
+  return late;
+}
+
+void GroupMeeting::tell_wait(const Wait* wait) {
+  if (wait == nullptr && !has_told_) return;
+  has_told_ = wait != nullptr;
+  company_.tell_wait(wait);
+}
+
+Wait GroupMeeting::wait_in_meeting() const {
+  const MeetingSlot& mine = memory_.slot(rank_);
+  const std::vector<int> late = late_to_meeting();
+  const std::string origin = read_origin(mine);
+  return {late, c10::str(list_ranks(late), " in ",
+                         to_string(static_cast<CallKind>(mine.kind.load(std::memory_order_relaxed))), " #",
+                         mine.calls.load(std::memory_order_relaxed), " of ", list_ranks(company_.world_ranks),
+                         origin.empty() ? "" : " for " + origin)};
 }
 
 void GroupMeeting::ring_bell() { ring(memory_); }
 
 void GroupMeeting::wait_until(const std::function<bool()>& is_there, milliseconds timeout,
-                              const std::function<std::string()>& missing) {
+                              const std::function<int()>& late, const std::string& missing) {
   if (is_there()) return;
   const Blocking blocking;
   if (watch(is_there)) return;
-  const Outcome outcome = sleep(is_there, timeout, [] { return true; });
-  if (outcome != Outcome::met) give_up(outcome, timeout, missing());
+  const auto wait = [&]() -> Wait {
+    return {{world_rank(late())}, c10::str("rank ", world_rank(late()), ", which has not ", missing)};
+  };
+  const Outcome outcome = sleep(is_there, timeout, [] { return true; }, wait);
+  if (outcome != Outcome::met)
+    give_up(outcome, timeout, c10::str("rank ", world_rank(late()), " has not ", missing),
+            {world_rank(late())});
 }
 
 bool GroupMeeting::is_over(std::uint64_t meeting) const {
@@ -242,7 +274,8 @@ bool GroupMeeting::watch(const Condition& is_over) {
 }
 
 GroupMeeting::Outcome GroupMeeting::sleep(const std::function<bool()>& is_over, milliseconds timeout,
-                                          const std::function<bool()>& withdraw) {
+                                          const std::function<bool()>& withdraw,
+                                          const std::function<Wait()>& wait) {
   const auto begin = Clock::now();
   const milliseconds patience = longest_silent_wait();
   bool has_warned = false;
@@ -254,14 +287,18 @@ GroupMeeting::Outcome GroupMeeting::sleep(const std::function<bool()>& is_over, 
     const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
     if (!has_warned && waited >= patience) {
       has_warned = true;
-      warn_of_wait(waited);
+      warn_of_wait(waited, wait().ranks);
+    }
+    if (company_.tell_wait && waited >= kLookout) {
+      const Wait now = wait();
+      tell_wait(&now);
     }
     milliseconds rest = has_warned ? milliseconds::max() : patience - waited;
     if (withdraw) {
       rest = std::min(rest, timeout - waited);
       obstacle_ = company_.obstacle();
-      if (!obstacle_.empty() || timeout <= waited) {
-        if (withdraw()) outcome = obstacle_.empty() ? Outcome::late : Outcome::hindered;
+      if (obstacle_.is_there() || timeout <= waited) {
+        if (withdraw()) outcome = obstacle_.is_there() ? Outcome::hindered : Outcome::late;
         break;
       }
     }
@@ -273,15 +310,22 @@ GroupMeeting::Outcome GroupMeeting::sleep(const std::function<bool()>& is_over, 
                   std::min(rest, company_.are_processes ? kLookout : milliseconds(3600000)));
   }
   memory_.sleepers.fetch_sub(1);
+  if (outcome == Outcome::met) {
+    tell_wait(nullptr);
+  } else if (company_.tell_wait) {  // it stays told until the rank goes on
+    Wait last = wait();
+    last.is_given_up = true;
+    tell_wait(&last);
+  }
   if (Clock::now() - begin < kLongestWatch) patience_ = kLongestWatch;
   return outcome;
 }
 
-void GroupMeeting::warn_of_wait(milliseconds waited) const {
+void GroupMeeting::warn_of_wait(milliseconds waited, const std::vector<int>& late) const {
   // At once and in one piece: a warning of LibTorch's may be held back until the wait is over.
   const std::string text =
       c10::str("meshtorch: rank ", world_rank(rank_), " has waited for ",
-               static_cast<double>(waited.count()) / 1000, " s in a collective\n  ", describe(),
+               static_cast<double>(waited.count()) / 1000, " s in a collective\n  ", describe(), follow(late),
                "\n  do: look at what the ranks that are not in it do; at the time limit it is an error\n");
   std::fputs(text.c_str(), stderr);
 }
@@ -294,13 +338,15 @@ bool GroupMeeting::withdraw(std::uint64_t meeting) {
   return false;
 }
 
-void GroupMeeting::give_up(Outcome outcome, milliseconds timeout, const std::string& state) {
-  const std::string problem = outcome == Outcome::late
-                                  ? c10::str("did not complete in ", timeout.count(), " ms\n  ", state)
-                                  : c10::str("cannot complete: ", obstacle_, "\n  ", state);
+void GroupMeeting::give_up(Outcome outcome, milliseconds timeout, const std::string& state,
+                           const std::vector<int>& late) {
+  const std::string problem =
+      outcome == Outcome::late
+          ? c10::str("did not complete in ", timeout.count(), " ms\n  ", state, follow(late))
+          : c10::str("cannot complete: ", obstacle_.words, "\n  ", state);
   note_failure("a collective " + problem);
   leave();
-  memory_.slot(rank_).say(LastWords::gave_up, problem);
+  memory_.slot(rank_).say(LastWords::gave_up, "a collective " + problem);
   TORCH_CHECK(false, "meshtorch: a collective ", problem, "\n  do: ",
               outcome == Outcome::late
                   ? "see that all ranks of the group call the same collectives in the same order"
@@ -318,22 +364,23 @@ void GroupMeeting::disagree(const GroupCall& call, milliseconds timeout) {
     is_one_number = is_one_number && (r == 0 || number == last);
     last = std::max(last, number);
   }
-  std::string table;
+  std::vector<std::string> called;
   for (int r = 0; r < size(); ++r) {
-    table.append("\n  rank ")
-        .append(std::to_string(world_rank(r)))
-        .append(": ")
-        .append(memory_.slot(r).read_words());
-    if (is_one_number) continue;
-    table.append(", as call #").append(std::to_string(memory_.slot(r).calls.load(std::memory_order_relaxed)));
+    const MeetingSlot& slot = memory_.slot(r);
+    called.push_back(slot.read_words());
+    if (!is_one_number)
+      called.back().append(", as call #" + std::to_string(slot.calls.load(std::memory_order_relaxed)));
   }
   gather_inside(timeout);  // all have read the numbers
   mine.calls.store(last, std::memory_order_relaxed);
   leave();
-  disagreement(table);
+  disagreement([&](int r) { return called[static_cast<std::size_t>(r)]; });
 }
 
-void GroupMeeting::disagreement(const std::string& table) const {
+void GroupMeeting::disagreement(const std::function<std::string(int rank)>& words) const {
+  std::string table;
+  for (int r = 0; r < size(); ++r)
+    table.append("\n  rank ").append(std::to_string(world_rank(r))).append(": ").append(words(r));
   note_failure("the ranks disagree" + table);
   TORCH_CHECK(false, "meshtorch: the ranks of a group disagree on a collective", table,
               "\n  do: call the same collective with the same shape and type on every rank");

@@ -14,6 +14,18 @@
 
 namespace meshtorch::internal {
 
+// Why a wait for other ranks can never end; no words if it can.
+struct Obstacle {
+  enum class Cause : std::uint8_t {
+    fault,    // of the rank that the words name
+    gave_up,  // the rank that they name went because of another, which may be on another host
+  };
+  std::string words = {};
+  Cause cause = Cause::fault;
+
+  bool is_there() const { return !words.empty(); }
+};
+
 class GroupMeeting {
  public:
   // Where the ranks are and how they are known to be gone.
@@ -21,12 +33,17 @@ class GroupMeeting {
     std::vector<int> world_ranks;  // of the members, in the order of the group
     int ranks_on_host = 1;
     bool are_processes = false;
-    // Why a wait for the members can never end; empty if it can.
-    std::function<std::string()> obstacle;
+    // What stands in the way of a wait for the members.
+    std::function<Obstacle()> obstacle;
     // Where this rank's calls are kept; may be null.
     std::shared_ptr<FlightRecord> record = nullptr;
     // Called with the words of a call that failed; may be empty.
     std::function<void(const std::string& problem)> on_failure = {};
+    // Tells those who wait for this rank that it waits itself or gave up, and with null that it goes on; may
+    // be empty.
+    std::function<void(const Wait* wait)> tell_wait = {};
+    // Where those are that are late, and for whom they wait, a line each; may be empty.
+    std::function<std::string(const std::vector<int>& late)> follow = {};
   };
 
   GroupMeeting(MeetingMemory& memory, int rank, Company company);
@@ -52,14 +69,17 @@ class GroupMeeting {
   void leave();
 
   // For what ranks tell each other between their calls: whoever changes something in the memory rings, and
-  // wait_until blocks until `is_there`. It throws, with what is missing in words, if that can never be or
-  // takes longer than the limit.
+  // wait_until blocks until `is_there`. It throws, with what is `missing` from the member that is late, if
+  // that can never be or takes longer than the limit.
   MeetingMemory& memory() const { return memory_; }
+  // Where this rank's calls are kept; may be null.
+  FlightRecord* record() const { return company_.record.get(); }
+  const std::vector<int>& world_ranks() const { return company_.world_ranks; }
   void ring_bell();
   void wait_until(const std::function<bool()>& is_there, std::chrono::milliseconds timeout,
-                  const std::function<std::string()>& missing);
+                  const std::function<int()>& late, const std::string& missing);
   // Throws what the ranks called, line by line.
-  [[noreturn]] void disagreement(const std::string& table) const;
+  [[noreturn]] void disagreement(const std::function<std::string(int rank)>& words) const;
 
   // What a rank brought to the latest call, and its latest stage.
   const Brought& brought_by(int rank) const { return memory_.slot(rank).brought[entered_turn_]; }
@@ -70,6 +90,10 @@ class GroupMeeting {
   std::size_t stage_bytes() const { return memory_.stage_bytes; }
   // "rank 0: is in all_reduce #3; rank 1: has left all_gather #2; …", for messages.
   std::string describe() const;
+  // Where these world ranks are and for whom they wait, a line each, as far as that is known.
+  std::string follow(const std::vector<int>& late) const {
+    return company_.follow ? company_.follow(late) : "";
+  }
 
  private:
   enum class Outcome : std::uint8_t { met, late, hindered };
@@ -82,19 +106,26 @@ class GroupMeeting {
   bool watch(const Condition& is_over);
   Outcome sleep_until_all_come(std::chrono::milliseconds timeout, bool may_give_up);
   // Gives up, if at all, by `withdraw`, which is false if it has come to be over before.
+  // `wait` says who is waited for.
   Outcome sleep(const std::function<bool()>& is_over, std::chrono::milliseconds timeout,
-                const std::function<bool()>& withdraw);
+                const std::function<bool()>& withdraw, const std::function<Wait()>& wait);
+  void tell_wait(const Wait* wait);
+  // World ranks that have not come to the latest meeting.
+  std::vector<int> late_to_meeting() const;
+  Wait wait_in_meeting() const;
   bool is_over(std::uint64_t meeting) const;
   // False if the meeting was completed before this rank could take its coming back.
   bool withdraw(std::uint64_t meeting);
   // In the middle of a collective.
   void gather_inside(std::chrono::milliseconds timeout);
   // Says who is late, once in a wait that is longer than waits should be.
-  void warn_of_wait(std::chrono::milliseconds waited) const;
+  void warn_of_wait(std::chrono::milliseconds waited, const std::vector<int>& late) const;
   void note_failure(const std::string& problem) const {
     if (company_.on_failure) company_.on_failure(problem);
   }
-  [[noreturn]] void give_up(Outcome outcome, std::chrono::milliseconds timeout, const std::string& state);
+  // `late` are the world ranks that were waited for.
+  [[noreturn]] void give_up(Outcome outcome, std::chrono::milliseconds timeout, const std::string& state,
+                            const std::vector<int>& late);
   // All ranks are here, and not all of one mind: they tell each other what they called, and throw.
   [[noreturn]] void disagree(const GroupCall& call, std::chrono::milliseconds timeout);
   void check_splits(const GroupCall& call, std::chrono::milliseconds timeout);
@@ -109,7 +140,8 @@ class GroupMeeting {
   const std::uint64_t number_in_record_;
   std::size_t place_in_record_ = 0;
   std::chrono::nanoseconds patience_;
-  std::string obstacle_;
+  Obstacle obstacle_;
+  bool has_told_ = false;  // of a wait
 };
 
 // Wakes those who sleep in a meeting, to look whether something has changed.

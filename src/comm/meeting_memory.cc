@@ -17,24 +17,50 @@ std::size_t index_of(int rank, int turn) {
   return 2 * static_cast<std::size_t>(rank) + static_cast<std::size_t>(turn);
 }
 
-}  // namespace
-
-void MeetingSlot::write_words(const std::string& text) {
+template <std::size_t size>
+void write_shared_text(char (&room)[size], const std::string& text) {
   constexpr std::string_view kCut = "…";
-  const bool is_whole = text.size() < sizeof(words);
-  const std::string fitting = is_whole ? text : text.substr(0, sizeof(words) - 1 - kCut.size()).append(kCut);
+  const std::string fitting = text.size() < size ? text : text.substr(0, size - 1 - kCut.size()).append(kCut);
   for (std::size_t i = 0; i <= fitting.size(); ++i)
-    std::atomic_ref<char>(words[i]).store(fitting.c_str()[i], std::memory_order_relaxed);
+    std::atomic_ref<char>(room[i]).store(fitting.c_str()[i], std::memory_order_relaxed);
 }
 
-std::string MeetingSlot::read_words() const {
+template <std::size_t size>
+std::string read_shared_text(const char (&room)[size]) {
   std::string text;
-  for (const char& place : words) {
+  for (const char& place : room) {
     const char c = std::atomic_ref<char>(const_cast<char&>(place)).load(std::memory_order_relaxed);
     if (c == '\0') break;
     text.push_back(c);
   }
   return text;
+}
+
+}  // namespace
+
+void MeetingSlot::write_words(const std::string& text) { write_shared_text(words, text); }
+
+std::string MeetingSlot::read_words() const { return read_shared_text(words); }
+
+void WaitNote::write(const Wait& wait) {
+  for (std::size_t i = 0; i < kRanks; ++i)
+    ranks_[i].store(i < wait.ranks.size() ? wait.ranks[i] + 1 : 0, std::memory_order_relaxed);
+  write_shared_text(what_, wait.what);
+  is_for_others_ = wait.is_for_others;
+  is_given_up_ = wait.is_given_up;
+  is_there_ = 1;
+}
+
+Wait WaitNote::read() const {
+  Wait wait;
+  for (const auto& rank : ranks_) {
+    if (const std::int32_t number = rank.load(std::memory_order_relaxed); number > 0)
+      wait.ranks.push_back(number - 1);
+  }
+  wait.what = read_shared_text(what_);
+  wait.is_for_others = is_for_others_;
+  wait.is_given_up = is_given_up_;
+  return wait;
 }
 
 void MeetingSlot::say(LastWords meaning, const std::string& text) {

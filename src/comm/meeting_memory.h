@@ -1,10 +1,12 @@
 // The memory in which the ranks of a group meet: on the heap for threads, in a shared segment for processes.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "comm/call_hash.h"
 
@@ -21,14 +23,14 @@ struct Brought {
 // What the words in a rank's slot say to those who wait for it.
 enum class LastWords : std::uint32_t {
   none,
-  gave_up,   // why its last collective failed: others know who is at fault
+  gave_up,   // why it, or its last collective, failed: others know who is at fault
   error,     // an operator failed since its last collective; it may yet come
   farewell,  // why it will not come again
 };
 
 // What one rank posts ahead of time, and how far it has come with what the others posted: numbers of calls of
 // one lane; see notice_board.h. Every second call of a lane has the same place.
-constexpr std::size_t kNoticeLanes = 2;
+constexpr std::size_t kNoticeLanes = 3;
 constexpr std::size_t kNoticePlaces = 2;
 struct alignas(64) Notice {
   std::atomic<std::uint64_t> number = 0;  // of the call that is posted
@@ -38,6 +40,34 @@ struct alignas(64) Notice {
   CallHash hash;
   char address[96];  // of the segment that holds the part
   char words[512];   // the call, when ranks disagree
+};
+
+// For whom a rank waits: world ranks on this host, the wait in words ("rank 3 in all_reduce #7 of ranks 1,
+// 3"), whether ranks of other hosts, which the words name, may be those that are late, and whether it gave
+// up.
+struct Wait {
+  std::vector<int> ranks;
+  std::string what;
+  bool is_for_others = false;
+  bool is_given_up = false;
+};
+
+// The wait of a rank, in whatever group or place it is, as it tells those who wait for it. As many ranks as
+// fit. Peers may read while it is written.
+class WaitNote {
+ public:
+  void write(const Wait& wait);
+  void clear() { is_there_ = 0; }
+  bool is_there() const { return is_there_ != 0; }
+  Wait read() const;
+
+ private:
+  static constexpr std::size_t kRanks = 8;
+  std::atomic<std::uint32_t> is_there_ = 0;
+  std::atomic<bool> is_for_others_ = false;
+  std::atomic<bool> is_given_up_ = false;
+  std::array<std::atomic<std::int32_t>, kRanks> ranks_ = {};  // one more than the number; 0: none
+  char what_[256];
 };
 
 struct alignas(64) MeetingSlot {
@@ -53,6 +83,7 @@ struct alignas(64) MeetingSlot {
   std::atomic<std::uint64_t> process_start = 0;
   std::atomic<std::uint64_t> origin[6] = {};  // what the latest call is for, as characters
   char words[4096];                           // what the rank called when ranks disagreed, or its last words
+  WaitNote wait;
 
   // Cut to what fits. Peers may read while it is written: half of one text and half of another, then.
   void write_words(const std::string& text);

@@ -20,7 +20,6 @@ using std::chrono::milliseconds;
 constexpr std::size_t kWholeBytes = std::size_t{16} << 10;
 // Bytes for each rank of a stage begin and end at a multiple of this, a multiple of every element's size.
 constexpr std::size_t kAlignment = 64;
-constexpr int kNobody = -1;
 
 using Terms = c10::SmallVector<const char*, 16>;
 
@@ -164,10 +163,10 @@ std::size_t MemoryExchange::share_bytes() const {
   return meeting_->stage_bytes() / index(size()) / kAlignment * kAlignment;
 }
 
-void MemoryExchange::fill_shares(std::span<const RunList> parts, std::size_t begin, int left_out) {
+void MemoryExchange::fill_shares(std::span<const RunList> parts, std::size_t begin) {
   for (int r = 0; r < size(); ++r) {
     const std::size_t all = bytes_of(parts[index(r)]);
-    if (r == left_out || begin >= all) continue;
+    if (r == rank_ || begin >= all) continue;
     copy_stream(RunCursor(parts[index(r)], begin), meeting_->stage() + index(r) * share_bytes(),
                 std::min(share_bytes(), all - begin));
   }
@@ -179,7 +178,7 @@ void MemoryExchange::exchange(const GroupCall& call, std::span<const RunList> pa
   const std::size_t my_longest = longest_of(parts);
   const Shown shown{parts, {}};
   const bool is_staged = !reads_peers_ || my_longest <= share;
-  if (is_staged) fill_shares(parts, 0, rank_);
+  if (is_staged) fill_shares(parts, 0);
   enter(call, is_staged ? nullptr : &shown, my_longest, timeout);
   copy_stream(RunCursor(parts[index(rank_)]), RunCursor(into[index(rank_)]), bytes_of(into[index(rank_)]));
   const std::size_t longest = longest_staged();
@@ -196,7 +195,7 @@ void MemoryExchange::exchange(const GroupCall& call, std::span<const RunList> pa
       }
     }
     if (begin + share >= longest) break;
-    if (is_staged) fill_shares(parts, begin + share, rank_);
+    if (is_staged) fill_shares(parts, begin + share);
     meeting_->next_stage(timeout);
   }
   if (any_shown()) meeting_->sync(timeout);
@@ -274,6 +273,16 @@ void MemoryExchange::reduce_staged(std::size_t offset, std::size_t bytes, RunCur
   reduce_streams(terms, out, bytes, reducing);
 }
 
+// The reduction of this rank's shares of the others' stages and of its own part, which goes through no stage.
+void MemoryExchange::reduce_shares(RunCursor own, std::size_t bytes, RunCursor out, Reducing reducing) {
+  c10::SmallVector<Runs, 16> places;
+  for (int r = 0; r < size(); ++r)
+    places.push_back({meeting_->stage_of(r) + index(rank_) * share_bytes(), bytes});
+  c10::SmallVector<RunCursor, 8> terms;
+  for (int r = 0; r < size(); ++r) terms.push_back(r == rank_ ? own : RunCursor({&places[index(r)], 1}));
+  reduce_streams(terms, out, bytes, reducing);
+}
+
 void MemoryExchange::reduce_scatter(const GroupCall& call, std::span<const RunList> parts, RunList out,
                                     Reducing reducing, milliseconds timeout) {
   const std::size_t longest = longest_of(parts);
@@ -281,7 +290,7 @@ void MemoryExchange::reduce_scatter(const GroupCall& call, std::span<const RunLi
   const std::size_t share = share_bytes();
   const Shown shown{parts, {}};
   const bool is_staged = !reads_peers_ || longest <= share;
-  if (is_staged) fill_shares(parts, 0, kNobody);
+  if (is_staged) fill_shares(parts, 0);
   enter(call, is_staged ? nullptr : &shown, 0, timeout);
   if (!is_staged) {
     c10::SmallVector<RunCursor, 8> terms;
@@ -291,10 +300,11 @@ void MemoryExchange::reduce_scatter(const GroupCall& call, std::span<const RunLi
   }
   for (std::size_t begin = 0; is_staged; begin += share) {
     if (begin < mine) {
-      reduce_staged(index(rank_) * share, std::min(share, mine - begin), RunCursor(out, begin), reducing);
+      reduce_shares(RunCursor(parts[index(rank_)], begin), std::min(share, mine - begin),
+                    RunCursor(out, begin), reducing);
     }
     if (begin + share >= longest) break;
-    fill_shares(parts, begin + share, kNobody);
+    fill_shares(parts, begin + share);
     meeting_->next_stage(timeout);
   }
   meeting_->leave();

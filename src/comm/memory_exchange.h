@@ -59,15 +59,15 @@ class MemoryExchange {
   bool any_shown() const;
   // The bytes that the rank with most of them shows in its stage, all rounds together.
   std::size_t longest_staged() const;
-  // Of a stage that has a share for each rank: that of every rank but `left_out` gets its part from `begin`
-  // on.
+  // Of a stage that has a share for each rank: that of every other rank gets its part from `begin` on.
   std::size_t share_bytes() const;
-  void fill_shares(std::span<const RunList> parts, std::size_t begin, int left_out);
+  void fill_shares(std::span<const RunList> parts, std::size_t begin);
   void all_reduce_in_place(RunList out, std::size_t bytes, Reducing reducing,
                            std::chrono::milliseconds timeout);
   void all_reduce_staged(RunList mine, RunList out, std::size_t bytes, Reducing reducing,
                          std::chrono::milliseconds timeout);
   void reduce_staged(std::size_t offset, std::size_t bytes, RunCursor out, Reducing reducing);
+  void reduce_shares(RunCursor own, std::size_t bytes, RunCursor out, Reducing reducing);
 
   std::unique_ptr<GroupMeeting> meeting_;
   NoticeBoard board_;

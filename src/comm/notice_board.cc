@@ -14,6 +14,11 @@ constexpr std::size_t kRoomStep = std::size_t{64} << 10;
 
 std::size_t place_of(std::uint64_t number) { return number % kNoticePlaces; }
 
+const char* name_of(Lane lane) {
+  constexpr std::array<const char*, kNoticeLanes> kNames{"gather", "reduce", "message"};
+  return kNames[static_cast<std::size_t>(lane)];
+}
+
 }  // namespace
 
 NoticeBoard::Posting::Posting(NoticeBoard& board, Lane lane, std::uint64_t number)
@@ -27,6 +32,8 @@ void NoticeBoard::Posting::finish() {
   if (std::exchange(is_over_, true)) return;
   const auto take = std::exchange(take_, nullptr);
   const auto words = std::exchange(words_, nullptr);
+  FlightRecord* record = board_.meeting_.record();
+  const std::size_t place = record == nullptr ? 0 : record->begin_again(place_in_record_);
   try {
     board_.agree(lane_, number_, words);
     std::vector<const char*> shown;
@@ -38,6 +45,17 @@ void NoticeBoard::Posting::finish() {
     throw;
   }
   board_.mark_taken(lane_, number_);
+  if (record != nullptr) record->end(place);
+}
+
+std::size_t NoticeBoard::keep(Lane lane, std::uint64_t number, const GroupCall& call) {
+  FlightRecord* record = meeting_.record();
+  if (record == nullptr) return 0;
+  std::optional<std::uint64_t>& series = state(lane).series;
+  if (!series) series = record->number_of({meeting_.world_ranks(), name_of(lane)});
+  const std::size_t place = record->begin(*series, number, call);
+  record->end(place);  // the rank goes on
+  return place;
 }
 
 Notice& NoticeBoard::notice(int rank, Lane lane, std::uint64_t number) const {
@@ -46,7 +64,7 @@ Notice& NoticeBoard::notice(int rank, Lane lane, std::uint64_t number) const {
 
 template <class Condition>
 void NoticeBoard::wait_for_peers(Lane lane, std::uint64_t number, const char* what, const Condition& is_so) {
-  int late = -1;
+  int late = rank_;
   const auto all_are = [&] {
     for (int r = 0; r < meeting_.size(); ++r) {
       if (r == rank_ || is_so(notice(r, lane, number))) continue;
@@ -55,8 +73,7 @@ void NoticeBoard::wait_for_peers(Lane lane, std::uint64_t number, const char* wh
     }
     return true;
   };
-  meeting_.wait_until(all_are, timeout_,
-                      [&] { return c10::str("rank ", meeting_.world_rank(late), " has not ", what); });
+  meeting_.wait_until(all_are, timeout_, [&] { return late; }, what);
 }
 
 std::shared_ptr<NoticeBoard::Posting> NoticeBoard::post(Lane lane, const GroupCall& call, Part part,
@@ -80,6 +97,7 @@ std::shared_ptr<NoticeBoard::Posting> NoticeBoard::post(Lane lane, const GroupCa
   mine.number.store(number);
   meeting_.ring_bell();
   auto posting = std::make_shared<Posting>(*this, lane, number);
+  posting->place_in_record_ = keep(lane, number, call);
   if (is_larger) open_rooms(lane, number, part.words);
   posting->take_ = std::move(part.take);
   posting->words_ = std::move(part.words);
@@ -127,13 +145,10 @@ void NoticeBoard::agree(Lane lane, std::uint64_t number, const std::function<std
   wait_for_peers(lane, number, "told what it called", [&](const Notice& theirs) {
     return theirs.has_words.load() >= number || theirs.taken.load() >= number;
   });
-  std::string table;
-  for (int r = 0; r < meeting_.size(); ++r) {
+  meeting_.disagreement([&](int r) -> std::string {
     const Notice& theirs = notice(r, lane, number);
-    table.append("\n  rank ").append(std::to_string(meeting_.world_rank(r))).append(": ");
-    table.append(theirs.has_words.load() >= number ? theirs.words : "another one, which it gave up");
-  }
-  meeting_.disagreement(table);
+    return theirs.has_words.load() >= number ? theirs.words : "another one, which it gave up";
+  });
 }
 
 void NoticeBoard::mark_taken(Lane lane, std::uint64_t number) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,7 +17,7 @@
 namespace meshtorch::internal {
 
 // The order of calls counts within a lane, not between lanes.
-enum class Lane : std::uint8_t { gather, reduce };
+enum class Lane : std::uint8_t { gather, reduce, message };
 
 // One rank's part in what the ranks of a group post. Used by one thread at a time.
 class NoticeBoard {
@@ -42,6 +43,7 @@ class NoticeBoard {
     const Lane lane_;
     const std::uint64_t number_;
     bool is_over_ = false;
+    std::size_t place_in_record_ = 0;
     Take take_;
     std::function<std::string()> words_;
   };
@@ -75,6 +77,7 @@ class NoticeBoard {
   };
   struct LaneState {
     std::uint64_t next = 1;
+    std::optional<std::uint64_t> series;  // in the flight record
     std::array<Place, kNoticePlaces> places;
   };
 
@@ -87,6 +90,8 @@ class NoticeBoard {
   void open_rooms(Lane lane, std::uint64_t number, const std::function<std::string()>& words);
   void agree(Lane lane, std::uint64_t number, const std::function<std::string()>& words);
   void mark_taken(Lane lane, std::uint64_t number);
+  // Keeps a call that was posted; gives its place in the record.
+  std::size_t keep(Lane lane, std::uint64_t number, const GroupCall& call);
 
   GroupMeeting& meeting_;
   const int rank_;

@@ -7,14 +7,18 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <map>
 #include <mutex>
 
+#include "comm/backend.h"
 #include "comm/comm_record.h"
 #include "comm/key.h"
+#include "comm/memory_backend.h"
 #include "comm/pending.h"
 #include "comm/rank_context.h"
 #include "comm/tensor_calls.h"
+#include "comm/tensor_runs.h"
 #include "comm/wire.h"
 
 namespace meshtorch::internal {
@@ -65,9 +69,9 @@ std::string text_of_messages(const Parcels& sends, const Parcels& receives, std:
 class PeerCall : public GroupCall {
  public:
   PeerCall(const Parcels& sends, const Parcels& receives, std::int64_t self, std::int64_t peer,
-           const CallSplits& bytes)
+           const CallSplits* bytes)
       : GroupCall(CallKind::send_recv), sends_(sends), receives_(receives), peer_(peer) {
-    splits_ = &bytes;
+    splits_ = bytes;
     for (const Parcels* parcels : {self < peer ? &sends : &receives, self < peer ? &receives : &sends}) {
       hash_.add(parcels->size());
       for (const Parcel& parcel : *parcels) parcel.add_to(hash_);
@@ -102,14 +106,13 @@ void naming(const std::string& messages, const Body& body) {
 // A wait that happens once, whoever asks.
 class PeerArrival {
  public:
-  PeerArrival(c10::intrusive_ptr<c10d::Work> work, std::string messages)
-      : work_(std::move(work)), messages_(std::move(messages)) {}
-  bool is_here() const { return work_->isCompleted(); }
+  PeerArrival(std::function<void()> wait, std::string messages)
+      : wait_(std::move(wait)), messages_(std::move(messages)) {}
   void wait(Collective kind) {
     std::call_once(once_, [&] {
       const CommWait waiting(kind);
       try {
-        naming(messages_, [&] { work_->wait(); });
+        naming(messages_, wait_);
       } catch (...) {
         error_ = std::current_exception();
       }
@@ -118,10 +121,16 @@ class PeerArrival {
   }
 
  private:
-  c10::intrusive_ptr<c10d::Work> work_;
+  std::function<void()> wait_;
   std::string messages_;
   std::once_flag once_;
   std::exception_ptr error_;
+};
+
+// What is under way with one peer: the results of its receives may be pending.
+struct Underway {
+  std::shared_ptr<PeerArrival> arrival;  // null if all is here
+  std::vector<at::Tensor> received;
 };
 
 // All that goes between this rank and one other.
@@ -131,6 +140,8 @@ struct Peer {
   std::vector<at::Tensor> given{};       // the tensors of `sends`
   std::vector<std::size_t> positions{};  // of `receives` in the results
   std::vector<at::TensorOptions> options{};
+
+  at::Device device() const { return given.empty() ? options[0].device() : given[0].device(); }
 };
 
 // Observers see each message as c10d's own.
@@ -149,11 +160,26 @@ at::Tensor from_bytes(const at::Tensor& bytes, const Parcel& parcel) {
   return bytes.clone().view(parcel.type).view(parcel.sizes);
 }
 
-// Starts the exchange with one peer, and puts what comes into `results`.
-std::shared_ptr<PeerArrival> exchange_with(const Peer& peer, const Group& pair, std::int64_t self,
-                                           std::int64_t other, std::vector<at::Tensor>& results) {
-  const at::Device device = peer.given.empty() ? peer.options[0].device() : peer.given[0].device();
-  const at::TensorOptions byte_options = at::TensorOptions(at::kByte).device(device);
+// The results of `receives`, where finish(i) gives the i-th when all has arrived.
+template <class Finish>
+Underway when_arrived(const Peer& peer, std::shared_ptr<PeerArrival> arrival, const Finish& finish) {
+  Underway underway{std::move(arrival), {}};
+  for (std::size_t i = 0; i < peer.receives.size(); ++i) {
+    const auto get = [finish, i, arrived = underway.arrival] {
+      if (arrived) arrived->wait(Collective::recv);
+      const at::NoGradGuard no_grad;
+      return finish(i);
+    };
+    underway.received.push_back(
+        underway.arrival ? make_pending(peer.receives[i].sizes, peer.options[i].requires_grad(false), get)
+                         : get());
+  }
+  return underway;
+}
+
+// Any backend: one exchange of bytes.
+Underway exchange_bytes(const Peer& peer, const Group& pair, std::int64_t self, std::int64_t other) {
+  const at::TensorOptions byte_options = at::TensorOptions(at::kByte).device(peer.device());
   std::vector<at::Tensor> parts{at::empty({0}, byte_options)};
   for (const at::Tensor& t : peer.given) parts.push_back(as_bytes(t));
   at::Tensor sent = at::cat(parts);
@@ -164,30 +190,55 @@ std::shared_ptr<PeerArrival> exchange_with(const Peer& peer, const Group& pair, 
   send_bytes[there] = sent.numel();
   receive_bytes[there] = received.numel();
   const CallSplits splits{send_bytes, receive_bytes, "bytes"};
-  const PeerCall call(peer.sends, peer.receives, self, other, splits);
+  const PeerCall call(peer.sends, peer.receives, self, other, &splits);
   const DeclaredCall declared(call);
   c10::intrusive_ptr<c10d::Work> work;
   naming(call.text(), [&] {
     const CommWait waiting(peer.receives.empty() ? Collective::send : Collective::recv);
     work = pair.process_group()
-               ->getBackend(device.type())
+               ->getBackend(peer.device().type())
                ->alltoall_base(received, sent, receive_bytes, send_bytes, c10d::AllToAllOptions());
   });
-  const auto arrival = std::make_shared<PeerArrival>(std::move(work), call.text());
-  std::int64_t begin = 0;
-  for (std::size_t i = 0; i < peer.receives.size(); ++i) {
-    const Parcel& parcel = peer.receives[i];
-    const auto finish = [=, part = received.narrow(0, begin, parcel.bytes())] {
-      arrival->wait(Collective::recv);
-      const at::NoGradGuard no_grad;
-      return from_bytes(part, parcel);
-    };
-    results[peer.positions[i]] =
-        arrival->is_here() ? finish()
-                           : make_pending(parcel.sizes, peer.options[i].requires_grad(false), finish);
-    begin += parcel.bytes();
+  auto arrival = std::make_shared<PeerArrival>([work] { work->wait(); }, call.text());
+  if (work->isCompleted()) {
+    arrival->wait(Collective::recv);  // it may have failed
+    arrival = nullptr;
   }
-  return arrival;
+  return when_arrived(peer, std::move(arrival), [received, parcels = peer.receives](std::size_t i) {
+    const Parcels before(parcels.begin(), parcels.begin() + static_cast<std::ptrdiff_t>(i));
+    return from_bytes(received.narrow(0, bytes_of(before), parcels[i].bytes()), parcels[i]);
+  });
+}
+
+// Ranks that share memory: each shows what it sends, and takes what it is sent when it needs it.
+Underway post_bytes(MemoryBackend& memory, const Peer& peer, const Group& pair, std::int64_t self,
+                    std::int64_t other) {
+  std::vector<at::Tensor> sent;
+  for (const at::Tensor& t : peer.given) sent.push_back(readable(t));
+  std::vector<at::Tensor> received;
+  for (std::size_t i = 0; i < peer.receives.size(); ++i)
+    received.push_back(at::empty(peer.receives[i].sizes, peer.options[i].requires_grad(false)));
+  const PeerCall call(peer.sends, peer.receives, self, other, nullptr);
+  const RunVector runs = wholes_of(sent);
+  const auto fill = [&](char* room) { copy_stream(RunCursor(runs), room, bytes_of(runs)); };
+  const auto there = static_cast<std::size_t>(1 - pair.rank());
+  const auto take = [received, there](std::span<const char* const> shown) {
+    const RunVector places = wholes_of(received);
+    copy_stream(shown[there], RunCursor(places), bytes_of(places));
+  };
+  std::shared_ptr<NoticeBoard::Posting> posting;
+  naming(call.text(), [&] {
+    const CommWait waiting(peer.receives.empty() ? Collective::send : Collective::recv);
+    posting = memory.post(
+        Lane::message, call,
+        {.bytes = static_cast<std::size_t>(std::max(bytes_of(peer.sends), bytes_of(peer.receives))),
+         .fill = fill,
+         .take = take,
+         .words = [text = call.text()] { return text; }});
+  });
+  auto arrival = std::make_shared<PeerArrival>([posting, alive = pair.process_group()] { posting->finish(); },
+                                               call.text());
+  return when_arrived(peer, std::move(arrival), [received](std::size_t i) { return received[i]; });
 }
 
 void check_messages(const std::vector<SendTo>& sends, const std::vector<ReceiveFrom>& receives,
@@ -243,19 +294,17 @@ void tell_observers_of(const Peer& peer, const Group& pair, int other) {
 
 // A zero that is there when all have arrived.
 at::Tensor zero_after(const std::vector<std::shared_ptr<PeerArrival>>& arrivals) {
-  const auto finish = [arrivals] {
+  if (arrivals.empty()) return at::zeros({});
+  return make_pending({}, at::TensorOptions(at::kFloat), [arrivals] {
     for (const auto& arrival : arrivals) arrival->wait(Collective::send);
     return at::zeros({});
-  };
-  const bool are_here =
-      std::all_of(arrivals.begin(), arrivals.end(), [](const auto& arrival) { return arrival->is_here(); });
-  return are_here ? finish() : make_pending({}, at::TensorOptions(at::kFloat), finish);
+  });
 }
 
 }  // namespace
 
 SentAndReceived exchange_with_peers(const std::vector<SendTo>& sends,
-                                    const std::vector<ReceiveFrom>& receives, const Group& group) {
+                                    const std::vector<ReceiveFrom>& receives, const Group& group, Meet meet) {
   check_messages(sends, receives, group);
   const auto context = current_rank();
   const std::int64_t self = context->world().rank;
@@ -269,8 +318,16 @@ SentAndReceived exchange_with_peers(const std::vector<SendTo>& sends,
     const std::int64_t other = both[0] == self ? both[1] : both[0];
     std::shared_ptr<const GroupImpl> pair;  // made at their first message, when both have come
     naming(text_of_messages(peer.sends, peer.receives, other), [&] { pair = context->group(both); });
-    tell_observers_of(peer, Group(pair), static_cast<int>(other));
-    arrivals.push_back(exchange_with(peer, Group(pair), self, other, results.received));
+    const Group both_ranks(pair);
+    tell_observers_of(peer, both_ranks, static_cast<int>(other));
+    MemoryBackend* memory = meet == Meet::when_used && peer.device().is_cpu()
+                                ? memory_backend_of(*both_ranks.process_group())
+                                : nullptr;
+    const Underway underway = memory != nullptr ? post_bytes(*memory, peer, both_ranks, self, other)
+                                                : exchange_bytes(peer, both_ranks, self, other);
+    for (std::size_t i = 0; i < peer.positions.size(); ++i)
+      results.received[peer.positions[i]] = underway.received[i];
+    if (underway.arrival) arrivals.push_back(underway.arrival);
   }
   results.sent = zero_after(arrivals);
   return results;

@@ -5,9 +5,14 @@
 
 namespace meshtorch::internal {
 
-// Sends and receives without gradients. Blocks until the peers have come; on backends that run calls behind
-// the caller's back, results are pending, `sent` among them.
+// Whether a rank that shares memory with its peers waits for them at once, or when it uses the results.
+enum class Meet : std::uint8_t { now, when_used };
+
+// Sends and receives without gradients. On backends that run calls behind the caller's back results are
+// pending in any case, `sent` among them. Where peers are met when results are used, all of them have to be
+// used, `sent` too, before the third exchange that follows.
 SentAndReceived exchange_with_peers(const std::vector<SendTo>& sends,
-                                    const std::vector<ReceiveFrom>& receives, const Group& group);
+                                    const std::vector<ReceiveFrom>& receives, const Group& group,
+                                    Meet meet = Meet::now);
 
 }  // namespace meshtorch::internal

@@ -14,6 +14,7 @@
 #include "comm/rendezvous.h"
 #include "comm/thread_worlds.h"
 #include "comm/timeout.h"
+#include "comm/watched_store.h"
 
 namespace meshtorch {
 using namespace internal;
@@ -60,7 +61,7 @@ World describe_world(const InitOptions& options) {
 
 void init_process_group(const InitOptions& options) {
   World world = describe_world(options);
-  Meeting meeting = rendezvous(options, traits_of(world.backend).needs_store);
+  Meeting meeting = rendezvous(options, world.timeout, traits_of(world.backend).needs_store);
   world.rank = meeting.rank;
   world.size = meeting.world_size;
   world.local_rank = meeting.local_rank;
@@ -83,7 +84,7 @@ void init_process_group(const c10::intrusive_ptr<c10d::Store>& store, const Init
   world.rank = options.rank;
   world.local_rank = options.rank;
   world.size = options.world_size;
-  world.store = store;
+  world.store = store ? watched(store) : store;
   settle_backend(world, !options.backend.empty());
   if (traits_of(world.backend).ranks_are_threads)
     world.threads = join_thread_world(options.init_method, world.size, world.rank);

@@ -51,8 +51,7 @@ void RankContext::leave() {
 
 std::shared_ptr<const GroupImpl> RankContext::group(const std::vector<std::int64_t>& ranks) {
   const std::scoped_lock lock(mutex_);
-  auto& entry = groups_[ranks];
-  if (entry) return entry;
+  if (const auto known = groups_.find(ranks); known != groups_.end()) return known->second;
   auto made = std::make_shared<GroupImpl>();
   made->ranks = ranks;
   const auto self = std::find(ranks.begin(), ranks.end(), world_.rank);
@@ -61,8 +60,7 @@ std::shared_ptr<const GroupImpl> RankContext::group(const std::vector<std::int64
     made->process_group =
         world_.make_group ? world_.make_group(ranks) : make_process_group(world_, ranks, made->rank);
   }
-  entry = std::move(made);
-  return entry;
+  return groups_[ranks] = std::move(made);  // only now: making it may fail
 }
 
 void RankContext::leave_groups() {

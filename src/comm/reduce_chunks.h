@@ -1,5 +1,5 @@
-// One reduce-scatter of several tensors, begun while there is something else to do and finished when its
-// results are needed.
+// One reduce-scatter or all-reduce of several tensors, begun while there is something else to do and finished
+// when its results are needed.
 #pragma once
 
 #include <functional>
@@ -13,5 +13,8 @@ namespace meshtorch::internal {
 // soon as it is started.
 std::function<Tensors()> start_reduce_chunks(const Tensors& terms, ReduceOp op, const Splits& dims,
                                              const Group& group);
+
+// The same of an all-reduce: it gives the reduced tensors.
+std::function<Tensors()> start_reduce_wholes(const Tensors& terms, ReduceOp op, const Group& group);
 
 }  // namespace meshtorch::internal

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "comm/flight_record.h"
-#include "comm/host_meeting.h"
+#include "comm/watched_store.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -42,7 +42,7 @@ void write_last_words(const c10::intrusive_ptr<c10d::Store>& world_store, int ra
                       const std::string& words) {
   if (!world_store) return;
   in_time([world_store, rank, words] {
-    world_store->set(words_key(rank), std::vector<std::uint8_t>(words.begin(), words.end()));
+    set_text(*world_store, words_key(rank), words);
     return std::string();
   });
 }
@@ -53,13 +53,14 @@ RemoteRanks::RemoteRanks(c10d::Store& group_store, c10::intrusive_ptr<c10d::Stor
     : world_store_(std::move(world_store)) {
   const auto key = [](int r) { return c10::str("address of ", r); };
   const std::string mine = host_name() + " " + address;
-  group_store.set(key(rank), std::vector<std::uint8_t>(mine.begin(), mine.end()));
+  set_text(group_store, key(rank), mine);
   for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
     if (std::find(here.begin(), here.end(), r) != here.end()) continue;
+    const int world_rank = static_cast<int>(ranks[static_cast<std::size_t>(r)]);
+    const AtStore at_store(world_rank, "the addresses of a group");
     const std::string text = text_at(group_store, key(r));
     const std::size_t space = text.find(' ');
-    remotes_.push_back({static_cast<int>(ranks[static_cast<std::size_t>(r)]), text.substr(0, space),
-                        text.substr(space + 1)});
+    remotes_.push_back({world_rank, text.substr(0, space), text.substr(space + 1)});
   }
 }
 

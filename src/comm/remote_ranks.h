@@ -21,6 +21,8 @@ class RemoteRanks {
 
   // Who is at fault, as far as last words and the address in the backend's words tell; else who is elsewhere.
   std::string explain(const std::string& backend_words) const;
+  // "rank 2 on host-b (10.0.0.2) or rank 3 on …": all of them.
+  std::string names() const { return names(""); }
 
  private:
   struct Remote {

@@ -19,6 +19,7 @@
 
 #include "comm/error_text.h"
 #include "comm/run_secret.h"
+#include "comm/watched_store.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -219,10 +220,10 @@ c10::intrusive_ptr<c10d::Store> of_this_run(const c10::intrusive_ptr<c10d::Store
   constexpr const char* kProof = "meshtorch/run";
   const std::string mine = secret_text("proof");
   if (who.rank.value() == 0) {
-    store->set(kProof, std::vector<std::uint8_t>(mine.begin(), mine.end()));
+    set_text(*store, kProof, mine);
   } else {
-    const std::vector<std::uint8_t> theirs = store->get(kProof);
-    TORCH_CHECK(std::string(theirs.begin(), theirs.end()) == mine, "meshtorch: rank ", who.rank.value(),
+    const AtStore at_store(0, "the start of all ranks");
+    TORCH_CHECK(text_at(*store, kProof) == mine, "meshtorch: rank ", who.rank.value(),
                 " has another secret (MESHTORCH_SECRET) than rank 0: it is not of the same run\n  do: give "
                 "each run an address of its own, and all ranks of a run the same secret");
   }
@@ -263,14 +264,18 @@ c10::intrusive_ptr<c10d::Store> connect(const Address& address, const Identity& 
 
 }  // namespace
 
-Meeting rendezvous(const InitOptions& options, bool needs_store) {
+Meeting rendezvous(const InitOptions& options, std::chrono::milliseconds timeout, bool needs_store) {
   const Address address = parse_address(options.init_method);
   const Identity who = identify(options, address);
   Meeting meeting;
   meeting.rank = who.rank.value();
   meeting.world_size = who.world_size.value();
   meeting.local_rank = who.local_rank.value_or(meeting.rank);
-  if (needs_store) meeting.store = of_this_run(connect(address, who, options.timeout), who);
+  if (needs_store) {
+    const auto store = connect(address, who, timeout);
+    store->setTimeout(timeout);
+    meeting.store = of_this_run(watched(store), who);
+  }
   return meeting;
 }
 

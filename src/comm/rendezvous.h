@@ -3,6 +3,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <chrono>
 #include <optional>
 #include <string>
 
@@ -17,10 +18,10 @@ struct Meeting {
   c10::intrusive_ptr<c10d::Store> store;
 };
 
-// Reads the options and the environment, checks that they agree, and connects to the store. With
-// `needs_store` false nothing is connected and no address is needed. Throws an error that names the variable
-// or the part of the address at fault.
-Meeting rendezvous(const InitOptions& options, bool needs_store);
+// Reads the options and the environment, checks that they agree, and connects to the store, whose waits end
+// at the time limit. With `needs_store` false nothing is connected and no address is needed. Throws an error
+// that names the variable or the part of the address at fault.
+Meeting rendezvous(const InitOptions& options, std::chrono::milliseconds timeout, bool needs_store);
 
 // How many ranks the launcher that started this process has started; none if the environment tells of no
 // launcher.

@@ -28,6 +28,13 @@ std::string read_text(const std::string& file) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
+// The fields of /proc/<process>/stat from the state on, number 3; empty if there is no such process.
+std::string process_facts(int process) {
+  const std::string text = read_text(c10::str("/proc/", process, "/stat"));
+  const std::size_t name_end = text.rfind(')');  // a name may contain anything
+  return name_end == std::string::npos ? "" : text.substr(name_end + 1);
+}
+
 // What the door shows: it fits the address, and the run.
 std::uint64_t sign_of(std::uint64_t secret) { return secret ^ secret_number("segment"); }
 
@@ -110,16 +117,31 @@ std::string host_identity() {
 }
 
 std::uint64_t process_start(int process) {
-  const std::string text = read_text(c10::str("/proc/", process, "/stat"));
-  const std::size_t name_end = text.rfind(')');  // a name may contain anything
-  if (name_end == std::string::npos) return 0;
-  std::istringstream fields(text.substr(name_end + 1));
+  std::istringstream fields(process_facts(process));
   std::string state;
   fields >> state;
-  if (state == "Z" || state == "X") return 0;
+  if (!fields || state == "Z" || state == "X") return 0;
   std::string field;
   for (int number = 4; number <= 22; ++number) fields >> field;
   return fields ? std::stoull(field) : 0;
+}
+
+std::string process_state(int process) {
+  std::istringstream fields(process_facts(process));
+  char state = 'X';
+  fields >> state;
+  switch (state) {
+    case 'T':
+    case 't':
+      return "is stopped";
+    case 'Z':
+    case 'X':
+      return "has ended";
+    case 'R':
+      return "runs";
+    default:
+      return "sleeps";
+  }
 }
 
 }  // namespace meshtorch::internal

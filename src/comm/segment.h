@@ -40,4 +40,7 @@ std::string host_identity();
 // When a process began, in ticks since its host did; 0 if there is no such process, or it has ended.
 std::uint64_t process_start(int process);
 
+// What a process does: "is stopped", "runs", "sleeps", "has ended".
+std::string process_state(int process);
+
 }  // namespace meshtorch::internal

@@ -59,7 +59,7 @@ std::unique_ptr<GroupMeeting> ThreadWorld::meeting(const std::vector<int>& world
   GroupMeeting::Company company{world_ranks,
                                 size(),
                                 /*are_processes=*/false,
-                                [this, world_ranks] { return obstacle(world_ranks); },
+                                [this, world_ranks] { return Obstacle{obstacle(world_ranks)}; },
                                 record,
                                 [record](const std::string& problem) { record->note_failure(problem); }};
   return std::make_unique<GroupMeeting>(*memory, rank, std::move(company));

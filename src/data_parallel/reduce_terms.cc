@@ -75,12 +75,20 @@ std::function<std::vector<ReducedGradient>()> start_reduce_terms(
   Places all = split;
   all.insert(all.end(), whole.begin(), whole.end());
   // Without anything to wait for, it begins at once.
-  if (split.empty()) reduce(gradients, all, copies, reduction.op);
+  std::function<Tensors()> copied;
+  if (split.empty() && copies && !reduction.before_copies) {
+    copied = start_reduce_wholes(taken(gradients, all), reduction.op, *copies);
+    for (const std::size_t i : all) gradients[i].local.reset();
+  }
   return [=]() mutable {
     const at::NoGradGuard without_graph;
     put(gradients, split, scattered());
     if (reduction.before_copies) reduction.before_copies(gradients);
-    if (!split.empty()) reduce(gradients, all, copies, reduction.op);
+    if (copied) {
+      put(gradients, all, copied());
+    } else {
+      reduce(gradients, all, copies, reduction.op);
+    }
     divide(gradients, all, reduction.divisor);
     return std::move(gradients);
   };

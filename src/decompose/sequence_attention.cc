@@ -5,6 +5,7 @@
 #include <ATen/OpMathType.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "comm/peer_exchange.h"
 #include "decompose/blockwise_attention.h"
@@ -172,24 +173,28 @@ class SequenceAttention {
     KeyValueBlock block = own_block();
     for (std::size_t step = 0; step < n; ++step) {
       const std::size_t member = (split_.self() + n - step) % n;
-      at::Tensor next;
-      if (step + 1 < n) {
-        Shape expected = block.both.sizes().vec();
-        expected[static_cast<std::size_t>(kRowDim)] = sizes[(member + n - 1) % n];
-        next = passed_on(block.both, expected);
-      }
+      const bool is_last = step + 1 == n;
+      std::optional<SentAndReceived> next;
+      if (!is_last) next = passed_on(block.both, sizes[(member + n - 1) % n]);
       fn(member, block);
-      if (next.defined()) block.both = wait_tensor(next);
+      if (!is_last) block.both = arrived(*next);
     }
   }
 
-  // What the neighbour before passes on, when this rank gives `tensor` to the one after.
-  at::Tensor passed_on(const at::Tensor& tensor, const Shape& expected) const {
+  // Gives `tensor` to the neighbour after, and gets what the one before passes on: as many rows as are named.
+  // Nobody waits for a neighbour that still computes before the result is used.
+  SentAndReceived passed_on(const at::Tensor& tensor, std::int64_t rows) const {
     const Group group = key_group();
     const int n = group.size();
+    Shape expected = tensor.sizes().vec();
+    expected[static_cast<std::size_t>(kRowDim)] = rows;
     return exchange_with_peers({{tensor, (group.rank() + 1) % n}},
-                               {{expected, tensor.options(), (group.rank() + n - 1) % n}}, group)
-        .received[0];
+                               {{expected, tensor.options(), (group.rank() + n - 1) % n}}, group,
+                               Meet::when_used);
+  }
+  static at::Tensor arrived(const SentAndReceived& passed) {
+    wait_tensor(passed.sent);
+    return wait_tensor(passed.received[0]);
   }
 
   // All keys and values, in the order of the ranks.
@@ -246,16 +251,14 @@ class SequenceAttention {
   at::Tensor ring_gradients(BlockwiseAttentionBackward& attention) const {
     const std::size_t n = split_.key_rows.size();
     const std::vector<std::int64_t> sizes = split_.key_sizes();
-    at::Tensor travelling;
+    std::optional<SentAndReceived> travelling;
     turn_ring([&](std::size_t member, const KeyValueBlock& block) {
       const auto [dk, dv] = attention.add(block.key(), block.value(), tiles_with(split_.key_rows[member]));
       const at::Tensor own = at::cat({dk, dv}, kVectorDim);
-      const at::Tensor sum = travelling.defined() ? travelling + own : own;
-      Shape expected = sum.sizes().vec();
-      expected[static_cast<std::size_t>(kRowDim)] = sizes[(member + n - 1) % n];
-      travelling = wait_tensor(passed_on(sum, expected));
+      const at::Tensor sum = travelling ? arrived(*travelling) + own : own;
+      travelling = passed_on(sum, sizes[(member + n - 1) % n]);
     });
-    return travelling;
+    return arrived(*travelling);
   }
 
   at::Tensor gathered_gradients(BlockwiseAttentionBackward& attention) const {

@@ -178,6 +178,8 @@ void complete(Decision& decision, MeshImpl& mesh, const std::vector<at::Tensor>&
     if (!plan.layout->is_replicated) plan.strides = expected.strides().vec();
   }
   decision.shapes.clear();
+  // Only what each call has to measure anew needs the rule again; it is the largest part of a decision.
+  if (std::ranges::none_of(decision.results, &ResultPlan::is_open)) decision.bound.reset();
 }
 
 }  // namespace meshtorch::internal

@@ -1,20 +1,34 @@
 // The operators that programs call most go past the boxed kernel where nothing has to be decided or moved:
 // half of what a small call costs is the boxing of its arguments. All else about a call is the handler's.
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/_unsafe_view_ops.h>
 #include <ATen/ops/add_ops.h>
+#include <ATen/ops/addcdiv_ops.h>
+#include <ATen/ops/addcmul_ops.h>
 #include <ATen/ops/addmm_ops.h>
 #include <ATen/ops/bmm_ops.h>
+#include <ATen/ops/detach_ops.h>
 #include <ATen/ops/div_ops.h>
+#include <ATen/ops/lerp_ops.h>
 #include <ATen/ops/mm_ops.h>
 #include <ATen/ops/mul_ops.h>
 #include <ATen/ops/neg_ops.h>
 #include <ATen/ops/pow_ops.h>
 #include <ATen/ops/relu_ops.h>
 #include <ATen/ops/rsqrt_ops.h>
+#include <ATen/ops/sigmoid_backward_ops.h>
 #include <ATen/ops/sigmoid_ops.h>
+#include <ATen/ops/silu_backward_ops.h>
 #include <ATen/ops/silu_ops.h>
+#include <ATen/ops/sqrt_ops.h>
 #include <ATen/ops/sub_ops.h>
+#include <ATen/ops/sum_ops.h>
+#include <ATen/ops/t_ops.h>
+#include <ATen/ops/tanh_backward_ops.h>
 #include <ATen/ops/tanh_ops.h>
+#include <ATen/ops/threshold_backward_ops.h>
+#include <ATen/ops/transpose_ops.h>
+#include <ATen/ops/view_ops.h>
 
 #include "dispatch/attach.h"
 #include "dispatch/handler.h"
@@ -23,6 +37,7 @@
 #include "operator/kept_layout.h"
 #include "operator/known_number.h"
 #include "tensor/from_local.h"
+#include "tensor/reduced.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -41,18 +56,30 @@ class KnownCall {
       is_for_handler_ |= known_number(tensor) == KnownNumber::no;
       return;
     }
-    is_for_handler_ |= keeps_layouts() || (mesh_ != nullptr && mesh_ != meta->layout->mesh);
+    is_for_handler_ |= keeps_layouts() || (mesh_ != nullptr && mesh_ != meta->layout->mesh) ||
+                       tensor.unsafeGetTensorImpl()->is_wrapped_number();
     if (meta->assumed) assumed_ = assume_both(assumed_, meta->assumed);
     mesh_ = meta->layout->mesh;
   }
   void append(const at::Scalar& number) {
     looked_up_.key.push_back(static_cast<std::int64_t>(known_number(number)));
   }
+  // What else may decide, as append_argument has it.
   void append(c10::IntArrayRef numbers) { append_integers(looked_up_.key, numbers); }
+  void append(c10::OptionalIntArrayRef numbers) {
+    if (numbers) return append(*numbers);
+    append_none(looked_up_.key);
+  }
+  void append(std::int64_t number) { append_integer(looked_up_.key, number); }
+  void append(bool flag) { append_flag(looked_up_.key, flag); }
+  void append(std::optional<at::ScalarType> type) {
+    if (type) return append(static_cast<std::int64_t>(*type));
+    append_none(looked_up_.key);
+  }
 
   // What was decided, if that is nothing more than the operator on the shards; null otherwise.
   const Decision* find() {
-    if (is_for_handler_) return nullptr;
+    if (is_for_handler_ || mesh_ == nullptr) return nullptr;
     looked_up_.decision = decisions_of(*mesh_).find(looked_up_.key);
     is_looked_up_ = true;
     const Decision* known = looked_up_.decision.get();
@@ -81,20 +108,45 @@ class KnownCall {
   AssumedShapePtr assumed_;  // of the tensors: see DTensorMeta
 };
 
-// ---- operators of tensors and values ----
+// ---- the arguments of a call, in the order that they have in a key: tensors, numbers, what else may decide
+// ----
 
-void append_tensor_argument(KnownCall& call, const at::Tensor& tensor, std::size_t index) {
-  call.append(tensor, index);
+template <typename T>
+constexpr bool is_tensor_argument = std::is_same_v<std::remove_cvref_t<T>, at::Tensor>;
+template <typename T>
+constexpr bool is_number_argument = std::is_same_v<std::remove_cvref_t<T>, at::Scalar>;
+
+template <typename... Arguments>
+void append_all(KnownCall& call, const Arguments&... arguments) {
+  std::size_t index = 0;
+  const auto append_tensor_argument = [&](const auto& argument) {
+    if constexpr (is_tensor_argument<decltype(argument)>) call.append(argument, index);
+    ++index;
+  };
+  const auto append_number = [&](const auto& argument) {
+    if constexpr (is_number_argument<decltype(argument)>) call.append(argument);
+  };
+  const auto append_other = [&](const auto& argument) {
+    using Argument = decltype(argument);
+    if constexpr (!is_tensor_argument<Argument> && !is_number_argument<Argument>) call.append(argument);
+  };
+  (append_tensor_argument(arguments), ...);
+  (append_number(arguments), ...);
+  (append_other(arguments), ...);
 }
-void append_tensor_argument(KnownCall&, const at::Scalar&, std::size_t) {}
-void append_value_argument(KnownCall&, const at::Tensor&) {}
-void append_value_argument(KnownCall& call, const at::Scalar& number) { call.append(number); }
 
-const at::Tensor& local_argument(const at::Tensor& tensor) {
+template <typename Argument>
+Argument& local_argument(Argument& argument) {
+  return argument;
+}
+inline const at::Tensor& local_argument(const at::Tensor& tensor) {
   const DTensorMeta* meta = meta_of(tensor);
   return meta != nullptr ? meta->local : tensor;
 }
-const at::Scalar& local_argument(const at::Scalar& number) { return number; }
+inline at::Tensor& local_argument(at::Tensor& tensor) {
+  DTensorMeta* meta = meta_of(tensor);
+  return meta != nullptr ? meta->local : tensor;
+}
 
 bool changes_nothing(const LocalChanges& changes) {
   return changes.replaced.empty() && changes.masks.empty() && !changes.stand_in;
@@ -104,6 +156,14 @@ std::string direct_name(const char* name, const char* overload) {
   return *overload == '\0' ? std::string(name) : std::string(name) + "." + overload;
 }
 
+template <typename Op>
+const OperatorInfo& direct_info() {
+  static const OperatorInfo& info = operator_named(direct_name(Op::name, Op::overload_name));
+  return info;
+}
+
+// ---- operators that make a tensor, and those that write to their first argument ----
+
 // `Op` is LibTorch's description of an operator, as at::_ops::add_Tensor.
 template <typename Op, typename Schema = typename Op::schema>
 struct Direct;
@@ -111,11 +171,9 @@ struct Direct;
 template <typename Op, typename... Arguments>
 struct Direct<Op, at::Tensor(Arguments...)> {
   static at::Tensor call(Arguments... arguments) {
-    static const OperatorInfo& info = operator_named(direct_name(Op::name, Op::overload_name));
+    const OperatorInfo& info = direct_info<Op>();
     KnownCall call(info);
-    std::size_t index = 0;
-    (append_tensor_argument(call, arguments, index++), ...);
-    (append_value_argument(call, arguments), ...);
+    append_all(call, arguments...);
     const Decision* known = call.find();
     if (known == nullptr || !changes_nothing(known->changes))
       return call.run_by_handler(info, {c10::IValue(arguments)...});
@@ -124,14 +182,50 @@ struct Direct<Op, at::Tensor(Arguments...)> {
   }
 };
 
-template <typename... Ops>
-void register_direct(torch::Library& library) {
-  (library.impl(direct_name(Ops::name, Ops::overload_name).c_str(),
-                c10::CompileTimeFunctionPointer<typename Ops::schema, &Direct<Ops>::call>()),
-   ...);
-}
+template <typename Op, typename... Others>
+struct Direct<Op, at::Tensor&(at::Tensor&, Others...)> {
+  static at::Tensor& call(at::Tensor& self, Others... others) {
+    const OperatorInfo& info = direct_info<Op>();
+    KnownCall call(info);
+    const DTensorMeta* meta = meta_of(self);
+    const Decision* known = nullptr;
+    if (meta != nullptr && !meta->write_back) {
+      append_all(call, self, others...);
+      known = call.find();
+    }
+    if (known == nullptr || !changes_nothing(known->changes)) {
+      call.run_by_handler(info, {c10::IValue(self), c10::IValue(others)...});
+      return self;
+    }
+    note_write(Op::call(local_argument(self), local_argument(others)...));
+    return self;
+  }
+};
 
-// ---- view ----
+// ---- views ----
+
+template <typename Op, typename Schema = typename Op::schema>
+struct DirectView;
+
+// Those whose arguments are the same for a shard.
+template <typename Op, typename... Others>
+struct DirectView<Op, at::Tensor(const at::Tensor&, Others...)> {
+  static at::Tensor call(const at::Tensor& self, Others... others) {
+    const OperatorInfo& info = direct_info<Op>();
+    KnownCall call(info);
+    const DTensorMeta* meta =
+        meta_of(self);  // null for the result of a collective that is not waited for yet
+    const Decision* known = nullptr;
+    if (meta != nullptr && !meta->write_back) {
+      append_all(call, self, others...);
+      known = call.find();
+    }
+    if (known == nullptr || !changes_nothing(known->changes))
+      return call.run_by_handler(info, {c10::IValue(self), c10::IValue(others)...});
+    return call.marked(wrap_view(Op::call(meta->local, others...), known->results[0], self, /*moved=*/false,
+                                 info.op, {}, 0));
+  }
+};
 
 using Sizes = c10::SmallVector<std::int64_t, 8>;
 
@@ -143,29 +237,46 @@ Sizes local_sizes(const LocalChanges& changes, c10::IntArrayRef given) {
   return sizes;
 }
 
-at::Tensor view(const at::Tensor& self, c10::SymIntArrayRef symbolic) {
-  static const OperatorInfo& info = operator_named("view");
+// view and its kin, which take the sizes of the result.
+template <typename Op>
+at::Tensor reshaped(const at::Tensor& self, c10::SymIntArrayRef symbolic) {
+  const OperatorInfo& info = direct_info<Op>();
   const c10::IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(symbolic);
-  const DTensorMeta* meta = meta_of(self);  // null for the result of a collective that is not waited for yet
+  const DTensorMeta* meta = meta_of(self);
   KnownCall call(info);
   if (meta == nullptr || meta->write_back || !meta->local.is_contiguous())
     return call.run_by_handler(info, {self, sizes});
-  call.append(self, 0);
-  call.append(sizes);
+  append_all(call, self, sizes);
   const Decision* known = call.find();
   if (known == nullptr) return call.run_by_handler(info, {self, sizes});
   return call.marked(wrap_view(meta->local.view(local_sizes(known->changes, sizes)), known->results[0], self,
                                /*moved=*/false, info.op, {}, 0));
 }
 
+// ---- registration ----
+
+template <template <typename...> typename Kernel, typename... Ops>
+void register_direct(torch::Library& library) {
+  (library.impl(direct_name(Ops::name, Ops::overload_name).c_str(),
+                c10::CompileTimeFunctionPointer<typename Ops::schema, &Kernel<Ops>::call>()),
+   ...);
+}
+
 }  // namespace
 
 void add_direct_kernels(torch::Library& library) {
   namespace op = at::_ops;
-  register_direct<op::add_Tensor, op::sub_Tensor, op::mul_Tensor, op::div_Tensor, op::pow_Tensor_Scalar,
-                  op::neg, op::rsqrt, op::relu, op::silu, op::sigmoid, op::tanh, op::mm, op::bmm, op::addmm>(
-      library);
-  library.impl("view", TORCH_FN(view));
+  register_direct<Direct, op::add_Tensor, op::add_Scalar, op::sub_Tensor, op::mul_Tensor, op::mul_Scalar,
+                  op::div_Tensor, op::div_Scalar, op::pow_Tensor_Scalar, op::neg, op::sqrt, op::rsqrt,
+                  op::relu, op::silu, op::sigmoid, op::tanh, op::threshold_backward, op::silu_backward,
+                  op::sigmoid_backward, op::tanh_backward, op::mm, op::bmm, op::addmm, op::sum,
+                  op::sum_dim_IntList>(library);
+  // What optimisers do, among others.
+  register_direct<Direct, op::add__Tensor, op::add__Scalar, op::sub__Tensor, op::mul__Tensor, op::mul__Scalar,
+                  op::div__Tensor, op::div__Scalar, op::addcmul_, op::addcdiv_, op::lerp__Scalar>(library);
+  register_direct<DirectView, op::t, op::transpose_int, op::detach>(library);
+  library.impl("view", TORCH_FN(reshaped<op::view>));
+  library.impl("_unsafe_view", TORCH_FN(reshaped<op::_unsafe_view>));
 }
 
 }  // namespace meshtorch::internal

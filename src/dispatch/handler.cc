@@ -44,6 +44,8 @@ void Handler::run() {
 void Handler::run_as_fated() {
   if (run_by_meshes(info_, stack_)) return;
   collect_operands();
+  if (other_mesh_ && run_on_numbers(info_, stack_)) return;
+  check_meshes();
   if (mesh_ == nullptr) {
     info_.op.callBoxed(&stack_);  // there were pending tensors only, and they are plain now
     return;
@@ -78,6 +80,7 @@ void Handler::refuse() const {
 
 void Handler::run_rule() {
   collect_operands();
+  check_meshes();
   run_by_rule();
 }
 
@@ -122,16 +125,22 @@ void Handler::collect(const at::Tensor& tensor, std::size_t argument_index, int 
     wait_pending(tensor);
   } else if (mesh_ == nullptr) {
     mesh_ = meta->layout->mesh;
-  } else {
-    TORCH_CHECK_VALUE(mesh_ == meta->layout->mesh, "meshtorch: `", info_.op.schema().name(),
-                      "` got tensors on different meshes\n  argument ", info_.arguments[argument_index].name,
-                      ": ", DeviceMesh(meta->mesh).to_string(),
-                      "\n  before it: ", DeviceMesh(mesh_->shared_from_this()).to_string(),
-                      "\n  do: put both on one mesh, as distribute_tensor(x.full_tensor(), mesh, placements) "
-                      "does");
+  } else if (mesh_ != meta->layout->mesh && !other_mesh_) {
+    other_mesh_ = operands_.size();
   }
   if (meta != nullptr && meta->assumed) assumed_ = assume_both(assumed_, meta->assumed);
   operands_.push_back({argument_index, element, tensor, meta});
+}
+
+void Handler::check_meshes() const {
+  if (!other_mesh_) return;
+  const Operand& other = operands_[*other_mesh_];
+  TORCH_CHECK_VALUE(false, "meshtorch: `", info_.op.schema().name(),
+                    "` got tensors on different meshes\n  argument ", info_.arguments[other.argument].name,
+                    ": ", DeviceMesh(other.meta->mesh).to_string(),
+                    "\n  before it: ", DeviceMesh(mesh_->shared_from_this()).to_string(),
+                    "\n  do: put both on one mesh, as distribute_tensor(x.full_tensor(), mesh, placements) "
+                    "does");
 }
 
 // A plain tensor that passes is equal on all ranks; one that is written becomes distributed itself,

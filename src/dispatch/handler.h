@@ -4,6 +4,7 @@
 #include <ATen/core/stack.h>
 
 #include <memory>
+#include <optional>
 
 #include "operator/decision.h"
 #include "operator/operand.h"
@@ -33,6 +34,8 @@ class Handler {
   void refuse() const;
   void collect_operands();
   void collect(const at::Tensor& tensor, std::size_t argument, int element);
+  // Throws if the operands lie on several meshes.
+  void check_meshes() const;
   void check_plain_operands();
   void change_shape();
   CallKey key() const;
@@ -50,7 +53,8 @@ class Handler {
   Operands operands_;
   LookedUp* const looked_up_;
   MeshImpl* mesh_ = nullptr;
-  AssumedShapePtr assumed_;  // of the operands: see DTensorMeta
+  std::optional<std::size_t> other_mesh_;  // the first operand that lies on another one
+  AssumedShapePtr assumed_;                // of the operands: see DTensorMeta
 };
 
 // Runs the call on the stack by its rule: what decompositions come back to.

@@ -1,9 +1,14 @@
 // Calls on lists whose elements lie on several meshes.
 #include "dispatch/mesh_groups.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/stack.h>
+
 #include <algorithm>
 #include <optional>
+#include <unordered_map>
 
+#include "meshtorch/dtensor.h"
 #include "operator/operand.h"
 
 namespace meshtorch::internal {
@@ -61,7 +66,71 @@ c10::IValue part_of(const c10::IValue& value, const Positions& positions, std::s
   return part;
 }
 
+// The distributed numbers of a call, by their mesh; nothing if not all of its distributed tensors are numbers
+// that may be read.
+struct NumbersOnMesh {
+  std::shared_ptr<MeshImpl> mesh;
+  std::vector<at::Tensor> numbers;
+};
+std::optional<std::vector<NumbersOnMesh>> numbers_by_mesh(const OperatorInfo& info,
+                                                          c10::ArrayRef<c10::IValue> arguments) {
+  std::vector<NumbersOnMesh> found;
+  bool fits = true;
+  visit_tensors(info, arguments, [&](const at::Tensor& tensor, std::size_t argument, int) {
+    const DTensorMeta* meta = meta_of(tensor);
+    if (meta == nullptr) return;
+    fits = fits && tensor.dim() == 0 && !info.arguments[argument].is_written &&
+           !(at::GradMode::is_enabled() && tensor.requires_grad());
+    auto group = std::ranges::find(found, meta->mesh, &NumbersOnMesh::mesh);
+    if (group == found.end()) group = found.insert(group, {meta->mesh, {}});
+    group->numbers.push_back(tensor);
+  });
+  if (!fits) return std::nullopt;
+  return found;
+}
+
+bool are_cut_from_one(const std::vector<NumbersOnMesh>& groups) {
+  std::shared_ptr<MeshImpl> joined = groups[0].mesh;
+  for (const NumbersOnMesh& group : groups) {
+    if (joined != nullptr) joined = joined->joined_with(*group.mesh);
+  }
+  return joined != nullptr;
+}
+
+using PlainNumbers = std::unordered_map<const c10::TensorImpl*, at::Tensor>;
+
+PlainNumbers made_plain(const std::vector<NumbersOnMesh>& groups) {
+  PlainNumbers plain;
+  for (const NumbersOnMesh& group : groups) {
+    const std::vector<at::Tensor> values = DTensor(at::stack(group.numbers)).full_tensor().unbind();
+    for (std::size_t i = 0; i < values.size(); ++i) plain[group.numbers[i].unsafeGetTensorImpl()] = values[i];
+  }
+  return plain;
+}
+
+c10::IValue with_plain(const c10::IValue& value, const PlainNumbers& numbers) {
+  const auto one = [&](const at::Tensor& tensor) {
+    const auto found = numbers.find(tensor.unsafeGetTensorImpl());
+    return found == numbers.end() ? tensor : found->second;
+  };
+  if (value.isTensor()) return one(value.toTensor());
+  if (!value.isTensorList()) return value;
+  std::vector<at::Tensor> list;
+  for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(one(tensor));
+  return list;
+}
+
 }  // namespace
+
+bool run_on_numbers(const OperatorInfo& info, torch::jit::Stack& stack) {
+  const std::size_t base = stack.size() - info.arguments.size();
+  const auto groups = numbers_by_mesh(info, c10::ArrayRef<c10::IValue>(stack).slice(base));
+  if (!groups || groups->size() < 2 || !are_cut_from_one(*groups)) return false;
+  const PlainNumbers plain = made_plain(*groups);
+  for (std::size_t i = base; i < stack.size(); ++i) stack[i] = with_plain(stack[i], plain);
+  info.op.callBoxed(&stack);
+  return true;
+}
 
 bool run_by_meshes(const OperatorInfo& info, torch::jit::Stack& stack) {
   if (!info.pairs_lists) return false;

@@ -1,6 +1,9 @@
 // Conversions between plain and distributed tensors at the edge of a module.
 #include "nn/edges.h"
 
+#include "tensor/meta.h"
+#include "tensor/redistribute.h"
+
 namespace meshtorch::internal {
 namespace {
 
@@ -27,13 +30,25 @@ DTensor annotated(const at::Tensor& tensor, const DeviceMesh& mesh, const Placem
   return DTensor::from_local(tensor, mesh, {layout}, options);
 }
 
-DTensor moved_to(const DTensor& tensor, const DeviceMesh& mesh, const Placement& layout) {
+namespace {
+
+// The layout that moved_to gives the tensor.
+const Layout* layout_along(const DTensor& tensor, const DeviceMesh& mesh, const Placement& layout) {
+  const DTensorMeta& meta = distributed(tensor, "a parallel style");
   const Placement wanted = layout.normalized(tensor.dim());
-  Placements placements = tensor.placements();
+  Placements placements = meta.layout->placements;
   const std::size_t axis = placements.size() == 1 ? 0 : axis_of(tensor.device_mesh(), mesh);
-  if (placements[axis] == wanted) return tensor;
+  if (placements[axis] == wanted) return meta.layout;
   placements[axis] = wanted;
-  return tensor.redistribute(placements, {.async_op = true});
+  return checked_layout(*meta.mesh, placements, tensor.dim());
+}
+
+}  // namespace
+
+DTensor moved_to(const DTensor& tensor, const DeviceMesh& mesh, const Placement& layout) {
+  const Layout* to = layout_along(tensor, mesh, layout);
+  if (to == distributed(tensor, "a parallel style").layout) return tensor;
+  return redistribute_tensor(tensor, to, {.async_op = true});
 }
 
 at::Tensor shard_if(bool use_local, const DTensor& tensor) {
@@ -45,8 +60,11 @@ at::Tensor Edges::enter(const at::Tensor& tensor, const DeviceMesh& mesh) const 
 }
 
 at::Tensor Edges::leave(const at::Tensor& tensor, const DeviceMesh& mesh) const {
-  if (!output && !use_local_output) return tensor;
-  return shard_if(use_local_output, output ? moved_to(tensor, mesh, *output) : DTensor(tensor));
+  if (!output) return use_local_output ? DTensor(tensor).to_local() : tensor;
+  if (!use_local_output) return moved_to(tensor, mesh, *output);
+  const Layout* to = layout_along(tensor, mesh, *output);
+  if (to == distributed(tensor, "a parallel style").layout) return DTensor(tensor).to_local();
+  return redistribute_to_local(tensor, to, {.async_op = true});
 }
 
 bool Edges::need_no_hooks() const {

@@ -23,12 +23,11 @@ void append_tensor(CallKey& key, const at::Tensor& tensor, const DTensorMeta* me
 
 void append_argument(CallKey& key, const c10::IValue& value) {
   if (value.isInt()) {
-    key.push_back(1);
-    key.push_back(value.toInt());
+    append_integer(key, value.toInt());
   } else if (value.isBool()) {
-    key.push_back(value.toBool() ? 2 : 3);
+    append_flag(key, value.toBool());
   } else if (value.isNone()) {
-    key.push_back(4);
+    append_none(key);
   } else if (value.isIntList()) {
     const auto numbers = value.toListRef();
     key.push_back(mark_of_integers(numbers.size()));

@@ -215,6 +215,7 @@ void refresh_rules() {
   KnownOperators& known = known_operators();
   const std::scoped_lock lock(known.mutex);
   for (auto& [op, info] : known.infos) info->rule = rule_for(*info);
+  outdate_decisions();  // last: other threads may have decided by the old rules until now
 }
 
 }  // namespace meshtorch::internal

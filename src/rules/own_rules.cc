@@ -39,7 +39,6 @@ void set_own_rule(std::string op, RuleEntry entry) {
   OwnRules& rules = own_rules();
   const std::scoped_lock lock(rules.mutex);
   rules.by_name[std::move(op)] = &rules.entries.emplace_back(std::move(entry));
-  ++rules.version;
 }
 
 void outdate_decisions() { ++own_rules().version; }

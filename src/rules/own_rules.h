@@ -16,11 +16,12 @@ const RuleEntry* rule_in_force(std::string_view op);
 // The registered rule, null if there is none.
 const RuleEntry* own_rule(std::string_view op);
 
+// Before it is in force, the operators have to look it up: see refresh_rules().
 MESHTORCH_FOR_PYTHON void set_own_rule(std::string op, RuleEntry entry);
 
-// Grows with each rule that is registered: what was decided under a smaller number may be out of date.
+// Grows with each rule that is put in force: what was decided under a smaller number may be out of date.
 std::uint64_t rules_version();
-// What was decided so far is out of date for another reason: the costs of a mesh.
+// What was decided so far is out of date: rules have changed, or the costs of a mesh.
 void outdate_decisions();
 
 }  // namespace meshtorch::internal

@@ -96,27 +96,38 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
   const AssumedShapePtr assumed = is_assumed ? assume(local, *layout, shape) : nullptr;
   const Shape dense = is_outside ? dense_strides(shape) : dense_strides_like(shape, local.strides());
   const Shape strides = options.stride ? *options.stride : dense;
+  const auto wrapped = [&](const at::Tensor& x) {
+    // A rank outside the mesh holds a stand-in.
+    at::Tensor mine = impl.coordinate() ? x.detach() : at::zeros(local_shape_of(shape, *layout), x.options());
+    if (options.run_check) mine = copies_of_first(std::move(mine), *layout);
+    at::Tensor whole = wrap(std::move(mine), layout, shape, strides);
+    distributed(whole, "from_local").assumed = assumed;
+    return whole;
+  };
+  if (!is_recorded(local) && !options.grad_placements) {
+    const at::NoGradGuard no_grad;
+    return wrapped(local);
+  }
   const Placements back = options.grad_placements.value_or(gradient_placements(layout->placements));
   const Layout* gradient_layout = checked_layout(impl, back, dims);
   return differentiable(
-      "FromLocalBackward", local,
-      [&](const at::Tensor& x) {
-        // A rank outside the mesh holds a stand-in.
-        at::Tensor mine =
-            impl.coordinate() ? x.detach() : at::zeros(local_shape_of(shape, *layout), x.options());
-        if (options.run_check) mine = copies_of_first(std::move(mine), *layout);
-        at::Tensor wrapped = wrap(std::move(mine), layout, shape, strides);
-        distributed(wrapped, "from_local").assumed = assumed;
-        return wrapped;
-      },
-      [=, sizes = local.sizes().vec()](const at::Tensor& gradient) {
-        const at::Tensor mine = DTensor(redistribute_tensor(gradient, gradient_layout, {})).to_local();
+      "FromLocalBackward", local, wrapped, [=, sizes = local.sizes().vec()](const at::Tensor& gradient) {
+        const DTensorMeta& its = distributed(gradient, "redistribute");
+        wait_pending(its.local);
+        const at::Tensor mine =
+            DTensor(its.layout == gradient_layout ? gradient
+                                                  : redistribute_tensor(gradient, gradient_layout, {}))
+                .to_local();
         return gradient_layout->mesh->coordinate() ? mine : at::zeros(sizes, mine.options());
       });
 }
 
 at::Tensor DTensor::to_local(const ToLocalOptions& options) const {
   const DTensorMeta& meta = distributed(*this, "to_local");
+  if (!is_recorded(*this) && !options.grad_placements) {
+    const at::NoGradGuard no_grad;
+    return shard_of(*this);
+  }
   const Placements back = options.grad_placements.value_or(gradient_placements(meta.layout->placements));
   checked_layout(*meta.mesh, back, dim());
   const Shape shape = sizes().vec();
@@ -127,6 +138,24 @@ at::Tensor DTensor::to_local(const ToLocalOptions& options) const {
       [=](const at::Tensor& gradient) -> at::Tensor {
         return DTensor::from_local(dense_like(gradient, stride), mesh, back,
                                    {.shape = shape, .stride = stride});
+      });
+}
+
+at::Tensor internal::redistribute_to_local(const at::Tensor& tensor, const Layout* to,
+                                           const RedistributeOptions& options) {
+  const Layout* from = distributed(tensor, "to_local").layout;
+  const Placements back = gradient_placements(to->placements);
+  const Layout* from_back = from->mesh->layout(gradient_placements(from->placements));
+  const Shape shape = tensor.sizes().vec();
+  const Shape stride = tensor.strides().vec();
+  const DeviceMesh mesh(to->mesh->shared_from_this());
+  return differentiable(
+      "RedistributeToLocalBackward", tensor,
+      [=](const at::Tensor& x) { return shard_of(redistribute_tensor(x, to, options)); },
+      [=](const at::Tensor& gradient) -> at::Tensor {
+        const at::Tensor whole =
+            DTensor::from_local(dense_like(gradient, stride), mesh, back, {.shape = shape, .stride = stride});
+        return redistribute_tensor(whole, from_back, {.async_op = options.async_op});
       });
 }
 

@@ -85,6 +85,7 @@ bool is_channels_last(const std::vector<std::size_t>& inner_first) {
 }  // namespace
 
 Shape dense_strides_like(c10::IntArrayRef sizes, c10::IntArrayRef like) {
+  if (std::is_sorted(like.rbegin(), like.rend())) return dense_strides(sizes);  // row-major, as most are
   std::vector<std::size_t> inner_first(sizes.size());
   std::iota(inner_first.begin(), inner_first.end(), 0);
   std::stable_sort(inner_first.begin(), inner_first.end(), [&](std::size_t a, std::size_t b) {

@@ -35,6 +35,10 @@ Placements gradient_placements(const Placements& placements) {
 at::Tensor redistribute_tensor(const at::Tensor& tensor, const Layout* to,
                                const RedistributeOptions& options) {
   const Layout* from = distributed(tensor, "redistribute").layout;
+  if (!is_recorded(tensor)) {
+    const at::NoGradGuard no_grad;
+    return moved(tensor, to, options);
+  }
   const at::ScalarType dtype = tensor.scalar_type();
   const Layout* back = from->mesh->layout(gradient_placements(from->placements));
   return differentiable(

@@ -13,5 +13,8 @@ Placements gradient_placements(const Placements& placements);
 
 at::Tensor redistribute_tensor(const at::Tensor& tensor, const Layout* to,
                                const RedistributeOptions& options);
+// The same and to_local() in one node of the graph.
+at::Tensor redistribute_to_local(const at::Tensor& tensor, const Layout* to,
+                                 const RedistributeOptions& options);
 
 }  // namespace meshtorch::internal

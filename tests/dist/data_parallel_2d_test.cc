@@ -138,17 +138,23 @@ TEST_P(DataAndTensor, NormsOfGradientsAreThoseOfTheWhole) {
   });
 }
 
-// What a plan leaves plain is on the axis of batches only, what it splits on both. Whether the former is
-// equal over tp nobody says: NoParallel() in the plan does.
-TEST_P(DataAndTensor, NormsOfGradientsOnTwoMeshesAreRefusedWithAdvice) {
+// What a plan leaves plain is on the axis of batches only, what it splits on both.
+TEST_P(DataAndTensor, NormsOfGradientsOnTwoMeshesAreThoseOfTheWhole) {
   on_ranks(4, [](int) {
-    Block block = filled(Block(8, 2, 12));
-    mt::parallelize_module(*block, mesh()["tp"], kTensorParallel);
-    mt::fully_shard(*block, mesh()["dp"]);
-    mean_square(block(numbers({2, 2, 8}, torch::kDouble) / 4)).backward();
-    const std::string error = error_of([&] { torch::nn::utils::clip_grad_norm_(block->parameters(), 0.1); });
-    EXPECT_NE(error.find("got tensors on different meshes"), std::string::npos) << error;
-    EXPECT_NE(error.find("do: put both on one mesh"), std::string::npos) << error;
+    for (const double type : {2.0, 1.0, std::numeric_limits<double>::infinity()}) {
+      SCOPED_TRACE(type);
+      Block plain = filled(Block(8, 2, 12));
+      Block block = filled(Block(8, 2, 12));
+      mt::parallelize_module(*block, mesh()["tp"], kTensorParallel);
+      mt::fully_shard(*block, mesh()["dp"]);
+      ASSERT_NE(mt::device_mesh(block->norm1->weight), mt::device_mesh(block->mlp->up->weight));
+      const torch::Tensor batch = numbers({4, 2, 8}, torch::kDouble) / 4;
+      mean_square(plain(batch)).backward();
+      mean_square(block(rows_of(batch, 2, mesh()["dp"].get_local_rank()))).backward();
+      const double expected = torch::nn::utils::clip_grad_norm_(plain->parameters(), 0.1, type);
+      EXPECT_NEAR(torch::nn::utils::clip_grad_norm_(block->parameters(), 0.1, type), expected, 1e-9);
+      expect_same_parameters(plain, block, /*gradients=*/true, 1e-9);
+    }
   });
 }
 
@@ -256,53 +262,78 @@ TEST(DataParallelCheckpoint, FillsShardsOfParametersThatHadNoMemory) {
   });
 }
 
+// One way to train a block: over which ranks batches are split, and how the block is made parallel.
+struct TrainingWay {
+  std::string name;
+  std::optional<mt::DeviceMesh> data;  // nothing: one device
+  std::function<void(Block&)> distribute;
+
+  torch::Tensor rows(const torch::Tensor& batch) const {
+    return data ? rows_of(batch, flat().size(), flat().get_local_rank()) : batch;
+  }
+  double mean(const torch::Tensor& loss) const {
+    return (data ? mt::all_reduce(whole_of(loss), "avg", flat()) : loss.detach()).item<double>();
+  }
+  mt::DeviceMesh flat() const { return data->ndim() == 1 ? *data : data->flatten(); }
+};
+
+std::vector<TrainingWay> ways_to_train() {
+  const mt::DeviceMesh both = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
+  const mt::DeviceMesh hybrid = mt::init_device_mesh(torch::kCPU, {2, 2}, {"replicate", "shard"});
+  const mt::DeviceMesh four = batches(4);
+  return {{"dp 2 x tp 2", both["dp"],
+           [=](Block& b) {
+             mt::parallelize_module(*b, both["tp"], kTensorParallel);
+             mt::fully_shard(*b, both["dp"]);
+           }},
+          {"fully_shard 4", four, [=](Block& b) { mt::fully_shard(*b, four); }},
+          {"replicate 4", four, [=](Block& b) { mt::replicate(*b, four); }},
+          {"HSDP 2 x 2", hybrid, [=](Block& b) { mt::fully_shard(*b, hybrid); }},
+          {"one rank", std::nullopt, [](Block&) {}}};
+}
+
 TEST(DataParallelCheckpoint, GoesOnUnderAnyOtherParallelism) {
   namespace cp = mt::checkpoint;
-  const std::string directory = kept_directory("data_parallel");
   const torch::optim::AdamWOptions adam(1e-2);
-  const auto step = [](Block& block, torch::optim::AdamW& optimizer, const torch::Tensor& rows) {
+  const auto step = [](const TrainingWay& way, Block& block, torch::optim::AdamW& optimizer, int number) {
     optimizer.zero_grad();
-    const torch::Tensor loss = mean_square(block(rows));
+    const torch::Tensor loss = mean_square(block(way.rows(numbers({4, 2, 8}, torch::kDouble, number) / 4)));
     loss.backward();
     optimizer.step();
-    return whole_of(loss);
+    return way.mean(loss);
   };
-  const auto batch = [](int number) { return numbers({4, 2, 8}, torch::kDouble, number) / 4; };
+  constexpr int kBefore = 2, kAfter = 2;
+  std::vector<std::string> directories;
+  for (int i = 0; i < 4; ++i) directories.push_back(kept_directory("data_parallel" + std::to_string(i)));
   on_ranks(4, [&](int) {
-    Block plain = filled(Block(8, 2, 12));
-    torch::optim::AdamW plain_adam(plain->parameters(), adam);
-    for (int i = 0; i < 2; ++i) step(plain, plain_adam, batch(i));
-    const double expected = step(plain, plain_adam, batch(2)).item<double>();
+    const std::vector<TrainingWay> ways = ways_to_train();
+    const TrainingWay& alone = ways.back();
+    std::vector<double> expected;
     {
-      const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
       Block block = filled(Block(8, 2, 12));
-      mt::parallelize_module(*block, mesh["tp"], kTensorParallel);
-      mt::fully_shard(*block, mesh["dp"]);
       torch::optim::AdamW optimizer(block->parameters(), adam);
-      for (int i = 0; i < 2; ++i) step(block, optimizer, rows_of(batch(i), 2, mesh["dp"].get_local_rank()));
-      cp::save(directory, cp::State().add("model", *block).add("optimizer", optimizer, *block));
+      for (int i = 0; i < kBefore + kAfter; ++i) expected.push_back(step(alone, block, optimizer, i));
     }
-    const auto resumed = [&](const mt::DeviceMesh& data, const std::function<void(Block&)>& distribute) {
-      Block block(8, 2, 12);
-      block->to(torch::kDouble);
-      distribute(block);
-      torch::optim::AdamW optimizer(block->parameters(), adam);
-      cp::load(directory, cp::State().add("model", *block).add("optimizer", optimizer, *block));
-      const mt::DeviceMesh flat = data.ndim() == 1 ? data : data.flatten();
-      const torch::Tensor mine =
-          step(block, optimizer, rows_of(batch(2), flat.size(), flat.get_local_rank()));
-      return mt::all_reduce(mine, "avg", flat).item<double>();
-    };
-    const mt::DeviceMesh four = batches(4);
-    EXPECT_NEAR(resumed(four, [&](Block& b) { mt::fully_shard(*b, four); }), expected, 1e-9);
-    EXPECT_NEAR(resumed(four, [&](Block& b) { mt::replicate(*b, four); }), expected, 1e-9);
-    const mt::DeviceMesh hybrid = mt::init_device_mesh(torch::kCPU, {2, 2}, {"replicate", "shard"});
-    EXPECT_NEAR(resumed(hybrid, [&](Block& b) { mt::fully_shard(*b, hybrid); }), expected, 1e-9);
-    Block alone(8, 2, 12);
-    alone->to(torch::kDouble);
-    torch::optim::AdamW optimizer(alone->parameters(), adam);
-    cp::load(directory, cp::State().add("model", *alone).add("optimizer", optimizer, *alone));
-    EXPECT_NEAR(step(alone, optimizer, batch(2)).item<double>(), expected, 1e-9);
+    for (std::size_t from = 0; from < directories.size(); ++from) {
+      SCOPED_TRACE("saved on " + ways[from].name);
+      {
+        Block block = filled(Block(8, 2, 12));
+        ways[from].distribute(block);
+        torch::optim::AdamW optimizer(block->parameters(), adam);
+        for (int i = 0; i < kBefore; ++i) step(ways[from], block, optimizer, i);
+        cp::save(directories[from], cp::State().add("model", *block).add("optimizer", optimizer, *block));
+      }
+      for (const TrainingWay& way : ways) {
+        SCOPED_TRACE("goes on on " + way.name);
+        Block block(8, 2, 12);
+        block->to(torch::kDouble);
+        way.distribute(block);
+        torch::optim::AdamW optimizer(block->parameters(), adam);
+        cp::load(directories[from], cp::State().add("model", *block).add("optimizer", optimizer, *block));
+        for (int i = kBefore; i < kBefore + kAfter; ++i)
+          EXPECT_NEAR(step(way, block, optimizer, i), expected[static_cast<std::size_t>(i)], 1e-9);
+      }
+    }
   });
 }
 

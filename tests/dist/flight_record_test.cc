@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "numbers.h"
@@ -65,6 +66,38 @@ TEST(FlightRecord, HoldsTheCallsInOrder) {
     EXPECT_EQ(reduction->at("type"), "Float");
     EXPECT_EQ(reduction->at("group"), (std::vector<int>{0, 1}));
     EXPECT_EQ(calls.back().at("for"), "aten::mm") << calls.back();
+    mt::barrier();
+  });
+}
+
+TEST(FlightRecord, HoldsWhatIsPostedAheadOfTime) {
+  on_ranks(2, [&](int rank) {
+    if (mt::get_backend() == "gloo") return;  // its calls all meet
+    const ScratchDirectory scratch("flight_posted");
+    mt::nn::Linear linear(4, 4);
+    mt::fully_shard(*linear, mt::init_device_mesh(torch::kCPU, {2}));
+    mt::write_flight_record(scratch.path());
+    const int before = record_of(scratch.path(), rank).at("calls_made");
+    linear(torch::ones({2, 4})).sum().backward();
+    mt::set_rotate_method(mt::RotateMethod::ring);  // its blocks are messages
+    const torch::Tensor rows = mt::ones({1, 1, 4, 2}, mt::init_device_mesh(torch::kCPU, {2}), {mt::Shard(2)});
+    torch::scaled_dot_product_attention(rows, rows, rows);
+    mt::set_rotate_method(mt::RotateMethod::automatic);
+    mt::write_flight_record(scratch.path());
+    std::map<std::string, std::map<int, int>> posted;  // how often each is kept: posted, then waited for
+    const json record = record_of(scratch.path(), rank);
+    const json& calls = record.at("calls");
+    const int after = record.at("calls_made");
+    for (auto i = calls.size() - static_cast<std::size_t>(after - before); i < calls.size(); ++i) {
+      json call = calls[i];
+      if (!call.contains("lane")) continue;
+      EXPECT_GE(call.at("ended"), call.at("began"));
+      ++posted[call["lane"]][call["number"]];
+    }
+    EXPECT_EQ(posted.size(), 3u);
+    for (const auto& [lane, numbers] : posted) {
+      for (const auto& [number, times] : numbers) EXPECT_EQ(times, 2) << lane << " #" << number;
+    }
     mt::barrier();
   });
 }

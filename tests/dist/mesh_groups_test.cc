@@ -8,13 +8,13 @@ using mt::Replicate;
 using mt::Shard;
 
 // Tensors on two meshes that cross, and a plain one.
-struct Tensors {
+struct MeshTensors {
   std::vector<torch::Tensor> plain, placed;
 };
 
-Tensors on_two_meshes(int64_t seed) {
+MeshTensors on_two_meshes(int64_t seed) {
   const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"a", "b"});
-  Tensors all;
+  MeshTensors all;
   for (const int64_t i : {0, 1, 2, 3}) {
     all.plain.push_back(numbers({5, 2 + i}, torch::kFloat, seed + i).abs() + 1);
     const auto axis = mesh[i % 2 == 0 ? "a" : "b"];
@@ -36,8 +36,8 @@ void expect_equal(const std::vector<torch::Tensor>& placed, const std::vector<to
 
 TEST(SeveralMeshes, ForeachOperatorsRunOnEach) {
   on_ranks(4, [](int) {
-    const Tensors x = on_two_meshes(1);
-    const Tensors y = on_two_meshes(7);
+    const MeshTensors x = on_two_meshes(1);
+    const MeshTensors y = on_two_meshes(7);
     expect_equal(torch::_foreach_add(x.placed, y.placed, 2), torch::_foreach_add(x.plain, y.plain, 2));
     expect_equal(torch::_foreach_mul(x.placed, {1, 2, 3, 4, 5}),
                  torch::_foreach_mul(x.plain, {1, 2, 3, 4, 5}));
@@ -50,8 +50,8 @@ TEST(SeveralMeshes, ForeachOperatorsRunOnEach) {
 
 TEST(SeveralMeshes, FusedOptimizersRunOnEach) {
   on_ranks(4, [](int) {
-    Tensors x = on_two_meshes(1), g = on_two_meshes(7), m = on_two_meshes(11), v = on_two_meshes(13);
-    for (const auto which : {&Tensors::placed, &Tensors::plain}) {
+    MeshTensors x = on_two_meshes(1), g = on_two_meshes(7), m = on_two_meshes(11), v = on_two_meshes(13);
+    for (const auto which : {&MeshTensors::placed, &MeshTensors::plain}) {
       std::vector<torch::Tensor> steps;
       for (std::size_t i = 0; i < x.plain.size(); ++i) steps.push_back(torch::tensor(1.0F));
       torch::_fused_adamw_(x.*which, g.*which, m.*which, v.*which, {}, steps, 0.1, 0.9, 0.99, 0.01, 1e-8,
@@ -64,7 +64,7 @@ TEST(SeveralMeshes, FusedOptimizersRunOnEach) {
 
 TEST(SeveralMeshes, InOneElementAreAnError) {
   on_ranks(4, [](int) {
-    const Tensors x = on_two_meshes(1);
+    const MeshTensors x = on_two_meshes(1);
     const std::vector<torch::Tensor> turned(x.placed.rbegin() + 1, x.placed.rend());
     const std::vector<torch::Tensor> first(x.placed.begin(), x.placed.end() - 1);
     const std::string error = error_of([&] { torch::_foreach_add(first, turned); });

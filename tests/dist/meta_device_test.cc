@@ -123,5 +123,56 @@ TEST(MetaDevice, OnlyTheShardGetsMemory) {
   });
 }
 
+// A model that never exists whole: what initialisation draws does not depend on who draws it.
+TEST(MetaDevice, ShardsAreFilledWithTheSameNumbersOnAnyMesh) {
+  using Distribute = std::function<void(torch::nn::Sequential&)>;
+  on_ranks(4, [](int) {
+    const mt::DeviceMesh square = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
+    const mt::DeviceMesh alone = mt::init_device_mesh(torch::kCPU, {4, 1}, {"all", "one"})["one"];
+    const auto shard = [](const mt::DeviceMesh& mesh) -> Distribute {
+      return [mesh](torch::nn::Sequential& model) {
+        mt::fully_shard(*model[0], mesh);
+        mt::fully_shard(*model[1], mesh);
+      };
+    };
+    const auto drawn = [](const Distribute& distribute) {
+      torch::nn::Sequential model{nullptr};
+      {
+        const mt::on_meta_device shapes_only;
+        model = torch::nn::Sequential(mt::nn::Linear(6, 10), mt::nn::Linear(10, 7));
+      }
+      distribute(model);
+      for (const torch::Tensor& p : model->parameters()) EXPECT_TRUE(mt::to_local(p.detach()).is_meta());
+      mt::materialize(*model, torch::kCPU);
+      mt::manual_seed(5);
+      const torch::NoGradGuard no_grad;
+      std::vector<torch::Tensor> wholes;
+      for (torch::Tensor& p : model->parameters()) {
+        p.normal_(0.0, 0.02);
+        if (p.dim() > 1) p.add_(torch::nn::init::kaiming_uniform_(torch::empty_like(p)));
+        wholes.push_back(mt::full_tensor(p.detach()));
+      }
+      return wholes;
+    };
+    const std::vector<torch::Tensor> expected = drawn(shard(alone));
+    EXPECT_GT(expected[0].std().item<double>(), 0.01);
+    const std::vector<Distribute> others{
+        shard(line(4)), shard(square),
+        [&](torch::nn::Sequential& model) {
+          mt::replicate(*model[0], line(4)), mt::replicate(*model[1], line(4));
+        },
+        [&](torch::nn::Sequential& model) {
+          mt::parallelize_module(*model[0], square["tp"], mt::ColwiseParallel());
+          mt::parallelize_module(*model[1], square["tp"], mt::RowwiseParallel());
+          shard(square["dp"])(model);
+        }};
+    for (std::size_t way = 0; way < others.size(); ++way) {
+      const std::vector<torch::Tensor> found = drawn(others[way]);
+      for (std::size_t i = 0; i < found.size(); ++i)
+        EXPECT_TRUE(is_equal(found[i], expected[i])) << "way " << way << ", parameter " << i;
+    }
+  });
+}
+
 }  // namespace
 }  // namespace meshtorch::testing

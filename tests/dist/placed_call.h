@@ -16,9 +16,12 @@ struct Run {
   bool is_differentiated = false;
 };
 
+// What tensors hold that are passed for results to be written to.
+enum class Before : std::uint8_t { numbers, other_numbers };
+
 // What plain LibTorch gives; nothing if it refuses the call. Random operators are run on one rank instead,
 // since meshtorch has random numbers of its own.
-std::optional<Run> plain_run(const Call& call);
+std::optional<Run> plain_run(const Call& call, Before in_outputs = Before::numbers);
 
 // The call with other numbers in tensors of the same shapes, and what plain LibTorch gives for it; the call
 // itself where it refuses those numbers.

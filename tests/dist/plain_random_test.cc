@@ -37,7 +37,7 @@ Tensors drawn_with(std::uint64_t seed) {
   return drawn();
 }
 
-void expect_equal(const Tensors& actual, const Tensors& expected) {
+void expect_same_numbers(const Tensors& actual, const Tensors& expected) {
   ASSERT_EQ(actual.size(), expected.size());
   for (std::size_t i = 0; i < actual.size(); ++i) EXPECT_TRUE(is_equal(actual[i], expected[i])) << i;
 }
@@ -45,7 +45,7 @@ void expect_equal(const Tensors& actual, const Tensors& expected) {
 TEST(PlainRandom, RanksWithOneSeedDrawTheSameNumbers) {
   const Tensors expected = drawn_with(7);
   for (int repetition = 0; repetition < 20; ++repetition)
-    mt::spawn(4, [&](int) { expect_equal(drawn_with(7), expected); });
+    mt::spawn(4, [&](int) { expect_same_numbers(drawn_with(7), expected); });
 }
 
 TEST(PlainRandom, RanksWithTheirOwnSeedsDrawTheirOwnNumbers) {
@@ -53,7 +53,8 @@ TEST(PlainRandom, RanksWithTheirOwnSeedsDrawTheirOwnNumbers) {
   for (std::uint64_t seed = 0; seed < 3; ++seed) expected.push_back(drawn_with(seed));
   for (int repetition = 0; repetition < 20; ++repetition) {
     mt::spawn(3, [&](int rank) {
-      expect_equal(drawn_with(static_cast<std::uint64_t>(rank)), expected[static_cast<std::size_t>(rank)]);
+      expect_same_numbers(drawn_with(static_cast<std::uint64_t>(rank)),
+                          expected[static_cast<std::size_t>(rank)]);
     });
   }
 }
@@ -66,10 +67,10 @@ TEST(PlainRandom, RanksStartWhereTheirProcessIsAndLeaveItThere) {
   auto generator = at::detail::getDefaultCPUGenerator();
   generator.set_state(state);
   mt::spawn(3, [&](int rank) {
-    expect_equal(drawn(), expected);
+    expect_same_numbers(drawn(), expected);
     torch::manual_seed(static_cast<std::uint64_t>(rank));
   });
-  expect_equal(drawn(), expected);
+  expect_same_numbers(drawn(), expected);
 }
 
 TEST(PlainRandom, StatesAreThoseOfTheRank) {

@@ -2,6 +2,7 @@
 #include <ATen/record_function.h>
 
 #include "data_parallel_training.h"
+#include "trace_order.h"
 
 namespace meshtorch::testing {
 namespace {
@@ -103,6 +104,37 @@ TEST(Prefetch, TheNextGroupIsGatheredBeforeThisOneComputes) {
                         "gather", "scatter", "gather", "backward 2", "scatter", "gather", "backward 1",
                         "scatter", "backward 0", "scatter"}));
     }
+  });
+}
+
+// Gatherings in a trace, from their start to when they are needed, and what layers compute.
+const std::map<std::string, std::string> kGatherings{{"c10d::_allgather_base_", "starts"},
+                                                     {"meshtorch::wait_all_gather_into_tensor", "is needed"},
+                                                     {"aten::tanh", "computes"},
+                                                     {"aten::tanh_backward", "computes"}};
+
+TEST(Prefetch, ATraceShowsTheGatheringOfOneLayerAroundWhatTheOneBeforeComputes) {
+  on_ranks(2, [](int rank) {
+    ShardedTalk model(3);
+    const torch::Tensor batch = numbers({2, 6}, torch::kDouble, rank);
+    model.talk(batch).sum().backward();
+    mt::TraceMode trace;
+    const torch::Tensor loss = model.talk(batch).sum();
+    trace.stop();
+    EXPECT_EQ(events_in(trace, kGatherings),
+              (Events{"starts", "is needed",              // the whole model's own
+                      "starts",                           // layer 0
+                      "is needed", "starts", "computes",  // 0, beside the gathering of 1
+                      "is needed", "starts", "computes",  // 1, beside that of 2
+                      "is needed", "computes"}));
+    mt::TraceMode backward_trace;
+    loss.backward();
+    backward_trace.stop();
+    EXPECT_EQ(events_in(backward_trace, kGatherings),
+              (Events{"starts",                           // layer 2, while the whole model's own goes back
+                      "is needed", "starts", "computes",  // 2, beside the gathering of 1
+                      "is needed", "starts", "computes",  // 1, beside that of 0
+                      "is needed", "computes"}));
   });
 }
 

@@ -1,5 +1,6 @@
 // replicate: equal to one device, one all-reduce a bucket, and parameters that get no gradient.
 #include "data_parallel_training.h"
+#include "trace_order.h"
 
 namespace meshtorch::testing {
 namespace {
@@ -37,6 +38,35 @@ TEST(ReplicatedCounts, OneAllReduceForEachBucket) {
     // Each of the ten parameters fills one.
     EXPECT_EQ(count({.bucket_bytes = 8, .first_bucket_bytes = 8}), 10);
     EXPECT_EQ(count({.bucket_bytes = 1 << 20, .first_bucket_bytes = 8}), 2);
+  });
+}
+
+TEST(ReplicatedOverlap, ABucketIsUnderWayWhileBackwardComputesAndIsNeededAtItsEnd) {
+  on_ranks(2, [](int rank) {
+    Tower stack = filled(Tower(6, 8, 2));
+    mt::replicate(*stack, batches(2), {.bucket_bytes = 1 << 20, .first_bucket_bytes = 8});
+    const torch::Tensor loss = stack(numbers({2, 6}, torch::kDouble, rank)).sum();
+    mt::TraceMode trace;
+    loss.backward();
+    trace.stop();
+    std::vector<std::string> events = events_in(trace, {{"c10d::allreduce_coalesced_", "starts"},
+                                                        {"meshtorch::wait_all_reduce_coalesced", "is needed"},
+                                                        {"aten::threshold_backward", "computes"}});
+    events.erase(std::ranges::unique(events).begin(), events.end());
+    EXPECT_EQ(events, (std::vector<std::string>{"starts", "computes", "starts", "is needed"}));
+  });
+}
+
+TEST(ReplicatedOverlap, RanksWithOtherBucketsAreTold) {
+  on_ranks(2, [](int rank) {
+    Tower stack = filled(Tower(6, 8, 2));
+    mt::replicate(*stack, batches(2), {.bucket_bytes = 1 << 20, .first_bucket_bytes = rank == 0 ? 8 : 90});
+    const torch::Tensor loss = stack(numbers({2, 6}, torch::kDouble, rank)).sum();
+    const std::string error = error_of([&] { loss.backward(); });
+    EXPECT_NE(error.find("the ranks of a group disagree on a collective"), std::string::npos) << error;
+    EXPECT_NE(error.find("for replicate of "), std::string::npos) << error;
+    // The group is as usable as before.
+    EXPECT_EQ(mt::all_reduce(torch::ones({}), "sum", batches(2)).item<float>(), 2);
   });
 }
 

@@ -12,8 +12,10 @@
 #include <meshtorch/random.h>
 #include <signal.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <stdexcept>
 #include <thread>
@@ -240,13 +242,52 @@ const Events& absence_acts() {
   return events;
 }
 
-std::vector<std::string> names_of(const Events& events) {
+// What all ranks do after they have met: it ends in an error on those that are not guilty.
+using Courses = std::vector<std::pair<std::string, std::function<void(int rank)>>>;
+
+// A group that is not there yet: ranks meet for it at the store.
+void make_a_group() { wait(mt::all_reduce(torch::ones({4}), "sum", mt::Group({2, 1, 0}))); }
+
+const Courses& other_courses() {
+  static const Courses courses{
+      {"is killed before a group is made",
+       [](int rank) {
+         if (rank == kGuilty) raise(SIGKILL);
+         make_a_group();
+       }},
+      {"throws before a group is made",
+       [](int rank) {
+         if (rank == kGuilty) throw std::runtime_error("the dog ate it");
+         make_a_group();
+       }},
+      {"stalls before a group is made",
+       [](int rank) {
+         if (rank == kGuilty) raise(SIGSTOP);
+         make_a_group();
+       }},
+      // Rank 0 waits for rank 2, which waits for the guilty one in a group in which rank 0 is not.
+      {kStallsBehindAnother,
+       [](int rank) {
+         const mt::Group near({0, 2});
+         const mt::Group far({1, 2});
+         mt::barrier();
+         if (rank == kGuilty) raise(SIGSTOP);
+         if (rank == 2) wait(mt::all_reduce(torch::ones({4}), "sum", far));
+         wait(mt::all_reduce(torch::ones({4}), "sum", near));
+       }},
+  };
+  return courses;
+}
+
+template <class List>
+std::vector<std::string> names_of(const List& events) {
   std::vector<std::string> names;
   for (const auto& [name, call] : events) names.push_back(name);
   return names;
 }
 
-const std::function<void(bool)>& find(const Events& events, const std::string& name) {
+template <class List>
+const auto& find(const List& events, const std::string& name) {
   for (const auto& [known, call] : events) {
     if (known == name) return call;
   }
@@ -261,7 +302,11 @@ const std::vector<std::string>& disagreements() {
 }
 
 const std::vector<std::string>& absences() {
-  static const std::vector<std::string> names = names_of(absence_acts());
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all = names_of(absence_acts());
+    for (const std::string& name : names_of(other_courses())) all.push_back(name);
+    return all;
+  }();
   return names;
 }
 
@@ -278,6 +323,10 @@ std::string words_of(const std::string& absence) {
   if (absence == "fails in an operator and stalls") return "then failed: aten::embedding";
   if (absence == "exits") return "rank 1 has exited with code 0 after barrier #1";
   if (absence == "exits with an error") return "rank 1 has exited with code 3 after barrier #1";
+  if (absence == "is killed before a group is made") return "ranks 2, 1, 0: rank 1 has died";
+  if (absence == "throws before a group is made") return "rank 1 failed after barrier #1 (process";
+  if (absence == "stalls before a group is made") return "rank 1 has not come: its process";
+  if (absence == kStallsBehindAnother) return "rank 1 has not come: its process";
   return "rank 1";
 }
 
@@ -294,8 +343,24 @@ bool can_go_on() {
   return torch::equal(sum, torch::full({2}, static_cast<float>(kRanks)));
 }
 
+std::string play_stall_of_the_store(const std::string& process_file, int rank) {
+  if (rank == 0) std::ofstream(process_file) << getpid();
+  mt::barrier();
+  if (rank == 0) raise(SIGSTOP);
+  int process = 0;
+  std::ifstream(process_file) >> process;
+  const std::string facts = "/proc/" + std::to_string(process) + "/stat";
+  for (std::string text; text.find(") T ") == std::string::npos;) std::getline(std::ifstream(facts), text);
+  return thrown_by([] { wait(mt::all_reduce(torch::ones({4}), "sum", mt::Group({2, 1}))); });
+}
+
 std::string play_absence(const std::string& event, int rank) {
   mt::barrier();
+  for (const auto& [name, course] : other_courses()) {
+    if (name != event) continue;
+    if (rank != kGuilty) return thrown_by([&, &act = course] { act(rank); });
+    course(rank);
+  }
   if (rank == kGuilty) {
     find(absence_acts(), event)(true);
     return {};

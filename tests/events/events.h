@@ -23,6 +23,11 @@ bool can_go_on();
 // return from some.
 const std::vector<std::string>& absences();
 std::string play_absence(const std::string& event, int rank);
+// Rank 0 waits for it only through rank 2, and for a shorter time.
+constexpr const char* kStallsBehindAnother = "stalls behind another rank";
+// Rank 0, which serves the store, is the one at fault here, and stalls; the others need the store. They know
+// its process by the file.
+std::string play_stall_of_the_store(const std::string& process_file, int rank);
 // A part of what the others are told: why the rank went.
 std::string words_of(const std::string& absence);
 

@@ -4,7 +4,9 @@
 #include <meshtorch/collectives.h>
 #include <meshtorch/launch.h>
 #include <meshtorch/process_group.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,6 +30,20 @@ namespace meshtorch::testing {
 namespace {
 
 constexpr std::chrono::milliseconds kTimeout(3000);
+constexpr const char* kStallOfTheStore = "the store stalls";
+
+std::string free_port() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  EXPECT_EQ(bind(socket, generic, size), 0);
+  EXPECT_EQ(getsockname(socket, generic, &size), 0);
+  close(socket);
+  return std::to_string(ntohs(address.sin_port));
+}
 
 // What each rank was told, and whether it could go on; of a rank that ended, how.
 struct Outcome {
@@ -223,6 +239,26 @@ INSTANTIATE_TEST_SUITE_P(
       return std::get<0>(instance.param) + "_" + in_test_name(std::get<1>(instance.param));
     });
 
+// On gloo both sides of a new group are connected through the store, on shm its memory is found there.
+class StoppedStore : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(StoppedStore, IsAnErrorThatNamesTheRankThatServesIt) {
+  ASSERT_EQ(setenv("MESHTORCH_EVENT_PORT", free_port().c_str(), 1), 0);
+  Processes processes(GetParam(), kStallOfTheStore);
+  for (const int rank : {1, 2}) {
+    int status = 0;
+    ASSERT_TRUE(processes.wait_for(rank, status)) << "rank " << rank << " hangs";
+    EXPECT_EQ(status, 0) << "rank " << rank << " did not end as it should";
+    const Outcome outcome = read_outcome(file_of(processes.place(), rank, 0));
+    EXPECT_TRUE(
+        std::regex_search(outcome.told, std::regex("rank 0 has not come: its process [0-9]+ is stopped")))
+        << outcome.told;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Events, StoppedStore, ::testing::Values("shm", "gloo"),
+                         [](const auto& instance) { return instance.param; });
+
 TEST(ForkedChild, OfARankThatExitsIsNoEndOfTheRank) {
   Processes processes("shm", "a child exits");
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -263,11 +299,15 @@ TEST(AbsencesOfThreads, AreErrorsThatNameTheRankOnEveryOther) {
 
 // A process of `Processes`.
 int play(int rank, const std::string& backend, const fs::path& place, const std::string& event) {
+  const bool is_served = event == kStallOfTheStore;
+  const char* port = std::getenv("MESHTORCH_EVENT_PORT");
+  const bool is_impatient = event == kStallsBehindAnother && rank == 0;
   mt::init_process_group({.backend = backend,
-                          .init_method = "file://" + (place / "store").string(),
+                          .init_method = is_served ? std::string("tcp://127.0.0.1:") + port
+                                                   : "file://" + (place / "store").string(),
                           .rank = rank,
                           .world_size = kRanks,
-                          .timeout = kTimeout});
+                          .timeout = is_impatient ? kTimeout / 2 : kTimeout});
   if (event == "a child exits") {
     mt::barrier();
     if (const pid_t child = rank == kGuilty ? fork() : -1; child == 0) {
@@ -276,6 +316,8 @@ int play(int rank, const std::string& backend, const fs::path& place, const std:
       waitpid(child, nullptr, 0);
     }
     write_outcome(file_of(place, rank, 0), "", can_go_on());
+  } else if (is_served) {
+    write_outcome(file_of(place, rank, 0), play_stall_of_the_store(place / "process", rank), false);
   } else if (!event.ends_with("disagreements")) {
     const std::string told = play_absence(event, rank);
     write_outcome(file_of(place, rank, 0), told, false);

@@ -33,7 +33,7 @@ class Rank {
   Rank(MeetingMemory& memory, int rank, int ranks, int ranks_on_host)
       : meeting_(memory, rank,
                  {std::vector<int>(static_cast<std::size_t>(ranks)), ranks_on_host, false,
-                  [] { return std::string(); }}),
+                  [] { return Obstacle(); }}),
         rank_(rank),
         ranks_(ranks) {}
 

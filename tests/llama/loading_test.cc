@@ -1,7 +1,10 @@
 // Loading checkpoints onto meshes, and what is said of those that are broken: the same on every rank.
 #include "parallelize.h"
 
+#include <meshtorch/checkpoint.h>
+
 #include "checkpoint_files.h"
+#include "scratch_directory.h"
 
 namespace meshtorch::testing {
 namespace {
@@ -34,6 +37,28 @@ TEST(LlamaLoading, EachRankHoldsItsShards) {
     const mt::DTensor embedding(model->model->embed_tokens->weight.detach());
     EXPECT_EQ(embedding.to_local().size(0), mesh.get_local_rank("tp") == 0 ? 13 : 12);
   });
+}
+
+TEST(LlamaLoading, ShardsOfDataAndTensorParallelismComeStraightFromTheFiles) {
+  const TemporaryDirectory directory;
+  const llama::Config config = tiny_config(4, 2, 24);
+  write_checkpoint(directory.path(), config);
+  const auto expected = filled_model(config, torch::kFloat)->named_parameters();
+  for (const llama::MeshShape& shape :
+       {llama::MeshShape{.dp_shard = 4}, llama::MeshShape{.tp = 2, .dp_shard = 2},
+        llama::MeshShape{.dp_shard = 2, .dp_replicate = 2}, llama::MeshShape{.dp_shard = 3}}) {
+    on_mesh(shape, [&](const mt::DeviceMesh& mesh) {
+      const llama::Llama model = llama::load_model(directory.path(), mesh, torch::kFloat);
+      std::int64_t held = 0, all = 0;
+      for (const auto& item : model->named_parameters()) {
+        EXPECT_TRUE(is_equal(whole(item.value()), expected[item.key()].detach()))
+            << item.key() << " on " << shape.to_string();
+        held += mt::to_local(item->detach()).numel();
+        all += item->numel();
+      }
+      EXPECT_LE(held, all / (shape.dp_shard * shape.tp) + all / 20) << shape.to_string();
+    });
+  }
 }
 
 TEST(LlamaLoading, TensorsThatTheModelComputesItselfAreSkipped) {
@@ -106,11 +131,26 @@ TEST(LlamaLoading, HeadsOfKeysThatRanksShareComeFromTheSameFilesAndGoThere) {
   const llama::Config config = tiny_config(8, 2, 25);
   write_checkpoint(directory.path(), config);
   const auto expected = filled_model(config, torch::kFloat)->named_parameters();
-  on_mesh(1, 4, [&](const mt::DeviceMesh& mesh) {
-    const llama::Llama model = llama::load_model(directory.path(), mesh, torch::kFloat);
+  const auto expect_weights = [&](const llama::Llama& model, double factor) {
     for (const auto& item : model->named_parameters()) {
-      EXPECT_TRUE(is_equal(whole(item.value()), expected[item.key()].detach())) << item.key();
+      EXPECT_TRUE(is_equal(whole(item.value()), expected[item.key()].detach() * factor)) << item.key();
     }
+  };
+  on_mesh(1, 4, [&](const mt::DeviceMesh& mesh) {
+    llama::Llama model = llama::load_model(directory.path(), mesh, torch::kFloat);
+    expect_weights(model, 1);
+    const ScratchDirectory scratch("shared_key_heads");
+    const torch::NoGradGuard no_grad;
+    for (torch::Tensor& parameter : model->parameters()) parameter.mul_(2);
+    mt::checkpoint::export_hf(scratch / "exported", *model, config.to_json());
+    mt::checkpoint::save(scratch / "saved", mt::checkpoint::State().add("model", *model));
+    // Two ranks each, which share no heads, read both.
+    const mt::DeviceMesh other_mesh = llama::make_mesh({.dp = 2, .tp = 2});
+    llama::Llama other = llama::load_model(scratch / "exported", other_mesh, torch::kFloat);
+    expect_weights(other, 2);
+    for (torch::Tensor& parameter : other->parameters()) parameter.zero_();
+    mt::checkpoint::load(scratch / "saved", mt::checkpoint::State().add("model", *other));
+    expect_weights(other, 2);
   });
 }
 

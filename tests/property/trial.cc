@@ -36,16 +36,16 @@ bool is_same(const Run& a, const Run& b) {
                     });
 }
 
-std::optional<Run> run_in_memory_of(int byte, const Call& call) {
+std::optional<Run> run_in_memory_of(int byte, const Call& call, Before in_outputs) {
   mallopt(M_PERTURB, byte);
-  return plain_run(call);
+  return plain_run(call, in_outputs);
 }
 
 enum class Outcome : char { good, bad };
 
 bool gives_the_same_twice(const Call& call) {
-  const std::optional<Run> first = run_in_memory_of(0x11, call);
-  const std::optional<Run> second = run_in_memory_of(0x6d, call);
+  const std::optional<Run> first = run_in_memory_of(0x11, call, Before::numbers);
+  const std::optional<Run> second = run_in_memory_of(0x6d, call, Before::other_numbers);
   const torch::NoGradGuard of_comparisons;
   return first && second && is_same(*first, *second);
 }
@@ -56,7 +56,7 @@ Outcome outcome(Call call) {
   try {
     if (!gives_the_same_twice(call)) return Outcome::bad;
     ++call.data;
-    const bool is_taken = run_in_memory_of(0x11, call).has_value();
+    const bool is_taken = run_in_memory_of(0x11, call, Before::numbers).has_value();
     return !is_taken || gives_the_same_twice(call) ? Outcome::good : Outcome::bad;
   } catch (const std::exception&) {
     return Outcome::bad;

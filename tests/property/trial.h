@@ -6,8 +6,8 @@
 
 namespace meshtorch::testing {
 
-// The first `count` calls that plain LibTorch takes and ends, giving the same when fresh memory holds other
-// bytes.
+// The first `count` calls that plain LibTorch takes and ends, giving the same when fresh memory, and tensors
+// that are passed for results, hold other numbers.
 std::vector<Call> well_defined(const std::vector<Call>& calls, std::size_t count);
 
 }  // namespace meshtorch::testing

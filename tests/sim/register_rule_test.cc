@@ -1,5 +1,7 @@
 // Rules of a user's own operators: in force at once, checked against the schema, proved in debug mode.
 #include "../dist/numbers.h"
+#include "operator/operator.h"
+#include "rules/own_rules.h"
 
 namespace meshtorch::testing {
 namespace {
@@ -14,12 +16,14 @@ TORCH_LIBRARY(rule_test, library) {
   library.def("twice_plus(Tensor a, Tensor b) -> Tensor");
   library.def("row_softmax(Tensor self, int dim) -> Tensor");
   library.def("later(Tensor a, Tensor b) -> Tensor");
+  library.def("changing(Tensor a, Tensor b) -> Tensor");
   library.def("composite(Tensor a) -> Tensor", [](const Tensor& a) { return a + 1; });
 }
 TORCH_LIBRARY_IMPL(rule_test, CPU, library) {
   library.impl("twice_plus", twice_plus);
   library.impl("row_softmax", row_softmax);
   library.impl("later", twice_plus);
+  library.impl("changing", twice_plus);
 }
 
 Tensor call(const char* name, const std::vector<c10::IValue>& arguments) {
@@ -69,6 +73,22 @@ TEST(RegisterRule, ARuleRegisteredAfterTheFirstCallCountsFromThenOn) {
     mt::barrier();
     if (rank == 0) mt::register_rule("rule_test::later", "+..., +... -> ...");
     mt::barrier();
+    EXPECT_EQ(placements(), mt::Placements{mt::Shard(0)});
+  });
+}
+
+TEST(RegisterRule, WhatACallDecidesWhileARuleIsPutInForceDoesNotOutliveIt) {
+  on_ranks(1, [](int) {
+    const mt::DTensor split = mt::distribute_tensor(numbers({4, 4}), line(1), {mt::Shard(0)});
+    const auto placements = [&] {
+      return mt::DTensor(call("rule_test::changing", {Tensor(split), Tensor(split)})).placements();
+    };
+    mt::register_rule("rule_test::changing", "_.., _.. -> _..");
+    EXPECT_EQ(placements(), mt::Placements{mt::Replicate()});
+    // The two steps of register_rule, with the call of another thread between them.
+    internal::set_own_rule("rule_test::changing", internal::RuleEntry("+..., +... -> ..."));
+    placements();
+    internal::refresh_rules();
     EXPECT_EQ(placements(), mt::Placements{mt::Shard(0)});
   });
 }

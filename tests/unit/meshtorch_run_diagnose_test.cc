@@ -20,8 +20,17 @@ class Diagnosis : public ::testing::Test {
   void SetUp() override { std::filesystem::create_directories(directory_); }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
-  void write(int rank, const std::vector<Made>& calls, const std::vector<int>& group = {0, 1, 2}) const {
+  void write(int rank, const std::vector<Made>& calls, const std::vector<int>& group = {0, 1, 2},
+             const std::vector<Made>& posted = {}) const {
     json list = json::array();
+    for (const Made& call : posted) {  // what is posted, and then waited for
+      const json made{{"group", group},        {"lane", "gather"},
+                      {"number", call.number}, {"collective", call.collective},
+                      {"agreed", call.agreed}, {"began", call.number}};
+      list.push_back(made);
+      list.back()["ended"] = call.number + 0.5;
+      if (!call.is_over) list.push_back(made);
+    }
     for (const Made& call : calls) {
       list.push_back({{"group", group},
                       {"number", call.number},
@@ -55,6 +64,18 @@ TEST_F(Diagnosis, NamesTheRankThatDidNotCome) {
       first_line(),
       "Rank 1 did not come to all_reduce(Float[2,3]) for aten::mm, call #2 of the group of all ranks, having "
       "last done barrier(Float[2,3]) for aten::mm, call #1; ranks 0, 2 wait.");
+}
+
+TEST_F(Diagnosis, OfPostedCallsTellsWhoDidNotPostAndMixesThemWithNoOthers) {
+  write(0, {{1, "barrier", 1}}, {0, 1, 2},
+        {{1, "all_gather_into_tensor", 7}, {2, "all_gather_into_tensor", 8, false}});
+  write(1, {{1, "barrier", 1}}, {0, 1, 2}, {{1, "all_gather_into_tensor", 7}});
+  write(2, {{1, "barrier", 1}}, {0, 1, 2},
+        {{1, "all_gather_into_tensor", 7}, {2, "all_gather_into_tensor", 8}});
+  EXPECT_EQ(
+      first_line(),
+      "Rank 1 did not come to all_gather_into_tensor(), call #2 of what is posted (gather) in the group of "
+      "all ranks, having last done all_gather_into_tensor(), call #1; ranks 0, 2 wait.");
 }
 
 TEST_F(Diagnosis, NamesTheRankThatLeftNoRecord) {

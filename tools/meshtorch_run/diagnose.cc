@@ -2,6 +2,7 @@
 #include "diagnose.h"
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -20,7 +21,13 @@ namespace meshtorch::run {
 namespace {
 
 using nlohmann::json;
-using Group = std::vector<int>;
+// Calls with numbers of their own: the members of a group, and the lane in which they post, empty if they
+// meet.
+struct Series {
+  std::vector<int> members;
+  std::string lane;
+  auto operator<=>(const Series&) const = default;
+};
 
 struct Call {
   std::uint64_t number = 0;
@@ -33,7 +40,7 @@ struct Call {
 struct Record {
   int world_size = 0;
   std::string reason;
-  std::map<Group, std::vector<Call>> calls;  // in order
+  std::map<Series, std::vector<Call>> calls;  // in order
 };
 
 // "all_reduce(Float[2, 3], sum) for aten::mm"
@@ -56,7 +63,8 @@ Record read_record(const std::filesystem::path& path, int& rank) {
       Call made{call.at("number").get<std::uint64_t>(), call.at("agreed").get<std::uint64_t>(), text_of(call),
                 call.at("began").get<double>(), std::nullopt};
       if (call.contains("ended")) made.ended = call["ended"].get<double>();
-      record.calls[call.at("group").get<Group>()].push_back(std::move(made));
+      const Series series{call.at("group").get<std::vector<int>>(), call.value("lane", "")};
+      record.calls[series].push_back(std::move(made));
     }
     return record;
   } catch (const json::exception& error) {
@@ -85,9 +93,11 @@ std::map<int, Record> read_records(const std::string& directory) {
 
 std::string name_call(const Call& call) { return call.text + ", call #" + std::to_string(call.number); }
 
-std::string name_group(const Group& group, int world_size) {
-  return static_cast<int>(group.size()) == world_size ? "the group of all ranks"
-                                                      : "the group of " + name_ranks(group);
+std::string name_series(const Series& series, int world_size) {
+  const std::string posted = series.lane.empty() ? "" : "what is posted (" + series.lane + ") in ";
+  return posted + (static_cast<int>(series.members.size()) == world_size
+                       ? "the group of all ranks"
+                       : "the group of " + name_ranks(series.members));
 }
 
 const Call* find_call(const std::vector<Call>& calls, std::uint64_t number) {
@@ -106,19 +116,19 @@ class Comparison {
   explicit Comparison(const std::map<int, Record>& records) : records_(records) {
     for (const auto& [rank, record] : records) {
       world_size_ = std::max({world_size_, record.world_size, rank + 1});
-      for (const auto& [group, calls] : record.calls) {
-        groups_[group];
-        world_size_ = std::max(world_size_, *std::max_element(group.begin(), group.end()) + 1);
+      for (const auto& [series, calls] : record.calls) {
+        all_[series];
+        world_size_ = std::max(world_size_, *std::ranges::max_element(series.members) + 1);
       }
     }
     for (int rank = 0; rank < world_size_; ++rank) {
       if (!records.contains(rank)) missing_.push_back(rank);
     }
-    for (auto& [group, members] : groups_) {
-      for (const int rank : group) {
+    for (auto& [series, members] : all_) {
+      for (const int rank : series.members) {
         const auto record = records.find(rank);
         if (record == records.end()) continue;
-        const auto calls = record->second.calls.find(group);
+        const auto calls = record->second.calls.find(series);
         members.emplace(rank, calls == record->second.calls.end() ? &none_ : &calls->second);
       }
     }
@@ -126,8 +136,8 @@ class Comparison {
 
   std::string sentence() const {
     Finding first;
-    for (const auto& [group, members] : groups_) {
-      for (const auto& found : {difference(group, members), absence(group, members)}) {
+    for (const auto& [series, members] : all_) {
+      for (const auto& found : {difference(series, members), absence(series, members)}) {
         if (found && found->when < first.when) first = *found;
       }
     }
@@ -143,7 +153,7 @@ class Comparison {
   using Members = std::map<int, const std::vector<Call>*>;
 
   // The first call that ranks with the same number made differently.
-  std::optional<Finding> difference(const Group& group, const Members& members) const {
+  std::optional<Finding> difference(const Series& series, const Members& members) const {
     std::map<std::uint64_t, std::map<int, const Call*>> by_number;
     for (const auto& [rank, calls] : members) {
       for (const Call& call : *calls) by_number[call.number][rank] = &call;
@@ -156,8 +166,8 @@ class Comparison {
       if (is_one) continue;
       std::map<std::string, std::vector<int>> who;
       for (const auto& [rank, call] : calls) who[call->text].push_back(rank);
-      std::string text =
-          "The ranks part at call #" + std::to_string(number) + " of " + name_group(group, world_size_) + ":";
+      std::string text = "The ranks part at call #" + std::to_string(number) + " of " +
+                         name_series(series, world_size_) + ":";
       for (const auto& [what, ranks] : who)
         text += (text.back() == ':' ? " " : ", ") + name_ranks(ranks) + " called " + what;
       if (who.size() == 1) text += ", with other arguments";
@@ -167,7 +177,7 @@ class Comparison {
   }
 
   // Ranks that are in a call to which others did not come.
-  std::optional<Finding> absence(const Group& group, const Members& members) const {
+  std::optional<Finding> absence(const Series& series, const Members& members) const {
     const Call* latest = nullptr;
     for (const auto& [rank, calls] : members) {
       if (calls->empty() || calls->back().ended) continue;
@@ -175,14 +185,14 @@ class Comparison {
     }
     if (latest == nullptr) return std::nullopt;
     std::vector<int> waiting, absent, silent;
-    for (const int rank : group) {
+    for (const int rank : series.members) {
       const auto member = members.find(rank);
       if (member == members.end())
         silent.push_back(rank);
       else
         (find_call(*member->second, latest->number) != nullptr ? waiting : absent).push_back(rank);
     }
-    const std::string where = name_call(*latest) + " of " + name_group(group, world_size_);
+    const std::string where = name_call(*latest) + " of " + name_series(series, world_size_);
     if (absent.empty() && silent.empty())
       return Finding{latest->began, "All ranks came to " + where + ", which did not end."};
     std::string text;
@@ -200,7 +210,7 @@ class Comparison {
 
   const std::map<int, Record>& records_;
   int world_size_ = 0;
-  std::map<Group, Members> groups_;
+  std::map<Series, Members> all_;
   std::vector<int> missing_;
   const std::vector<Call> none_;
 };
@@ -209,7 +219,7 @@ std::string last_of_each(const std::map<int, Record>& records) {
   std::ostringstream text;
   for (const auto& [rank, record] : records) {
     const Call* last = nullptr;
-    for (const auto& [group, calls] : record.calls) {
+    for (const auto& [series, calls] : record.calls) {
       if (!calls.empty() && (last == nullptr || calls.back().began > last->began)) last = &calls.back();
     }
     text << "\n  rank " << rank << ": ";

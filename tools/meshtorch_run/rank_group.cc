@@ -5,6 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <string>
+#include <thread>
 
 #include "descendants.h"
 
@@ -16,6 +20,19 @@ std::string make_prefix(const Options& options, int rank) {
   const std::string number = std::to_string(rank);
   const std::size_t widest = std::to_string(options.world_size() - 1).size();
   return "[rank " + std::string(widest - number.size(), ' ') + number + "] ";
+}
+
+// How long threads of a process may outlive the first one before nobody waits for them.
+constexpr std::chrono::milliseconds kLongestEnding(500);
+
+// Whether its first thread is dead: the other ranks see it as dead, though its end can be collected only when
+// the other threads are dead too.
+bool is_ending(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const std::size_t name_end = text.rfind(')');
+  return name_end != std::string::npos && text.compare(name_end, 3, ") Z") == 0;
 }
 
 }  // namespace
@@ -48,15 +65,30 @@ std::vector<int> RankGroup::running() const {
 }
 
 std::vector<Rank*> RankGroup::collect_ended() {
+  const auto has_ended = [](Rank& rank) {
+    rank.end.si_pid = 0;
+    const auto id = static_cast<id_t>(rank.pid);
+    rank.ended = waitid(P_PID, id, &rank.end, WEXITED | WNOHANG | WNOWAIT) == 0 && rank.end.si_pid != 0;
+    return rank.ended;
+  };
   std::vector<Rank*> ended;
   for (const auto& rank : ranks_) {
-    if (rank->ended) continue;
-    rank->end.si_pid = 0;
-    const auto id = static_cast<id_t>(rank->pid);
-    if (waitid(P_PID, id, &rank->end, WEXITED | WNOHANG | WNOWAIT) != 0 || rank->end.si_pid == 0) continue;
-    rank->ended = true;
-    ended.push_back(rank.get());
+    if (!rank->ended && has_ended(*rank)) ended.push_back(rank.get());
   }
+  // Those that end because of another must not be told first.
+  const auto limit = std::chrono::steady_clock::now() + kLongestEnding;
+  std::vector<Rank*> first;
+  for (const auto& rank : ranks_) {
+    if (ended.empty() || rank->ended || !is_ending(rank->pid)) continue;
+    while (!has_ended(*rank) && std::chrono::steady_clock::now() < limit)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (rank->ended) first.push_back(rank.get());
+  }
+  ended.insert(ended.begin(), first.begin(), first.end());
+  std::stable_partition(ended.begin(), ended.end(), [](const Rank* rank) {
+    const bool is_exception = rank->end.si_code != CLD_EXITED && rank->end.si_status == SIGABRT;
+    return !is_exception;  // which may be about another that ended since the last look
+  });
   for (const pid_t pid : adopted()) waitpid(pid, nullptr, WNOHANG);
   return ended;
 }

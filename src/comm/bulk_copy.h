@@ -1,0 +1,19 @@
+// Copies of many bytes, which the core that makes them does not read soon: written past its caches.
+#pragma once
+
+#include <cstddef>
+
+#include "comm/runs.h"
+
+namespace meshtorch::internal {
+
+// As copy_stream. What is more than the cache next to a core holds is written past the caches: it would not
+// stay there, and would drive out what the core computes with. Others see the bytes as those of any copy.
+void copy_bulk(RunCursor from, RunCursor to, std::size_t bytes);
+void copy_bulk(RunList from, char* to);
+void copy_bulk(const char* from, RunList to);
+
+// To two places that have the same bytes as `from`, which is read once.
+void copy_bulk_twice(RunList from, char* first, RunList second);
+
+}  // namespace meshtorch::internal

@@ -1,0 +1,49 @@
+// Who waits for whom.
+#include "comm/waits.h"
+
+#include <deque>
+#include <set>
+
+namespace meshtorch::internal {
+namespace {
+
+constexpr std::size_t kLinesOfChain = 8;  // the words have to fit into a slot
+
+}  // namespace
+
+std::string follow_waits(int self, const std::vector<int>& late,
+                         const std::function<std::optional<Whereabouts>(int world_rank)>& look) {
+  std::string text;
+  std::set<int> seen{self};
+  std::deque<int> rest(late.begin(), late.end());
+  std::size_t lines = 0;
+  bool has_end = false;
+  while (!rest.empty() && lines < kLinesOfChain) {
+    const int rank = rest.front();
+    rest.pop_front();
+    if (!seen.insert(rank).second) continue;
+    const std::optional<Whereabouts> found = look(rank);
+    if (!found) continue;
+    ++lines;
+    text.append("\n  rank ").append(std::to_string(rank));
+    if (!found->wait) {
+      text.append(" has not come: ").append(found->state);
+      has_end = true;
+      continue;
+    }
+    text.append(found->wait->is_given_up ? " gave up waiting for " : " waits for ").append(found->wait->what);
+    has_end = has_end || found->wait->is_for_others;
+    rest.insert(rest.end(), found->wait->ranks.begin(), found->wait->ranks.end());
+  }
+  if (lines > 0 && rest.empty() && !has_end) text.append("\n  so that they wait for each other");
+  return text;
+}
+
+std::string list_ranks(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    text.append(i == 0 ? " " : ", ").append(std::to_string(ranks[i]));
+  return text;
+}
+
+}  // namespace meshtorch::internal
