@@ -29,7 +29,9 @@ namespace {
 class Work {
  public:
   explicit Work(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
-  bool is_completed() { return work_->isCompleted(); }
+  // What failed already is told where the result is used, as it is when it fails later: ranks of one program
+  // hear of it at the same place.
+  bool has_succeeded() { return work_->isCompleted() && work_->isSuccess(); }
   void wait() {
     std::call_once(once_, [&] {
       try {
@@ -58,7 +60,7 @@ std::int64_t sum(const Splits& numbers) {
 // buffers.
 at::Tensor result_of(const WorkPtr& work, Collective kind, c10::IntArrayRef sizes,
                      const at::TensorOptions& options, std::function<at::Tensor()> finish) {
-  if (work->is_completed()) {
+  if (work->has_succeeded()) {
     work->wait();
     const at::NoGradGuard no_grad;
     return finish();

@@ -200,8 +200,8 @@ Underway exchange_bytes(const Peer& peer, const Group& pair, std::int64_t self, 
                ->alltoall_base(received, sent, receive_bytes, send_bytes, c10d::AllToAllOptions());
   });
   auto arrival = std::make_shared<PeerArrival>([work] { work->wait(); }, call.text());
-  if (work->isCompleted()) {
-    arrival->wait(Collective::recv);  // it may have failed
+  if (work->isCompleted() && work->isSuccess()) {
+    arrival->wait(Collective::recv);
     arrival = nullptr;
   }
   return when_arrived(peer, std::move(arrival), [received, parcels = peer.receives](std::size_t i) {
