@@ -24,8 +24,9 @@ demo: setup $(BUILD)/build.ninja   ## train a small Llama on 4 ranks, compare it
 	@cmake --build $(BUILD) -j $(JOBS) --target demo meshtorch-llama
 	@$(BUILD)/examples/llama/demo --out $(BUILD)/demo
 
+# Tests wait for each other's ends for a part of their time.
 test: build      ## build and run all tests
-	@ctest --preset $(PRESET) -j $(JOBS)
+	@ctest --preset $(PRESET) -j $$(($(JOBS) + 1))
 
 bench: build     ## run the benchmarks: benchmarks/results/*.json and docs/benchmarks.md
 	@mkdir -p benchmarks/results
@@ -63,6 +64,7 @@ soak: build      ## long forms: faults in training (FAULTS=…), drawn orders, m
 	@MESHTORCH_WORLDS=2000 MESHTORCH_STEPS=20000 MESHTORCH_MUTATIONS=1000000 \
 	  $(BUILD)/tests/dist_tests --gtest_filter='FlatMemory.*:Mutations.*' --gtest_brief=1
 	@MESHTORCH_MUTATIONS=1000000 $(BUILD)/tests/unit_tests --gtest_filter='Mutations.*' --gtest_brief=1
+	@for seed in 1 2 3; do PYTHONPATH=$(BUILD)/python $(PYTHON) tools/operator_database.py --samples 50 --seed $$seed --mesh 2 2 || exit 1; done
 	@tools/soak.sh $(MINUTES) $(BUILD)
 
 format:          ## format the sources in place

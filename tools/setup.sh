@@ -45,7 +45,7 @@ if [ ! -x .venv/bin/pip ] && ! python3 -m venv .venv; then
 fi
 # The torch wheel holds LibTorch; the others are for tests: of the Python package (pytest, and numpy, which torch's own debug tools
 # want), of files exchanged with Python (safetensors), and of the Llama example against another one (transformers).
-wanted=("torch==$torch_version" pytest numpy safetensors transformers)
+wanted=("torch==$torch_version" pytest expecttest numpy safetensors transformers)
 missing=()
 for package in "${wanted[@]}"; do
   installed=$(.venv/bin/python -c 'import importlib.metadata as m, sys; print(m.version(sys.argv[1]))' "${package%%=*}" 2>/dev/null || true)

@@ -55,6 +55,8 @@ def _refuse_torch_fsdp(plain, *args, **kwargs):
 def install():
     _replace_for_distributed(FSDPParam, "__init__", _refuse_torch_fsdp)
     _replace_for_distributed(torch, "unravel_index", _with_numbers_of_the_program)
+    for name in ("mean", "std", "var"):  # without a mask they count ones
+        _replace_for_distributed(torch.masked, name, _with_numbers_of_the_program)
     for dims in (2, 3):
         for name in (f"fractional_max_pool{dims}d", f"fractional_max_pool{dims}d_with_indices"):
             _replace_for_distributed(torch.nn.functional, name, _with_equal_samples(dims))

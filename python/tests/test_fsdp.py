@@ -139,6 +139,8 @@ def scale_gradients(w):
         scaler.scale(loss * float("inf") if is_infinite and w.rank == w.size - 1 else loss).backward()
         scaler.step(optimizer)
         scaler.update()
+        if w.kind == "fake":
+            continue  # what it gathers is memory that nobody wrote
         is_same = all(torch.equal(p.full_tensor(), q) for p, q in zip(net.parameters(), before))
         assert is_same == is_infinite, "a step with an infinite gradient, of any rank, is left out on all"
         assert scaler.get_scale() == 4.0

@@ -59,6 +59,8 @@ def masked_reductions(w):
             options = {} if dim is None else {"dim": dim}
             w.same(torch.masked.mean(d, mask=m, **options).full_tensor(), torch.masked.mean(x, mask=mask, **options))
             w.same(torch.masked.sum(d, mask=m, **options).full_tensor(), torch.masked.sum(x, mask=mask, **options))
+        for reduce in (torch.masked.mean, torch.masked.std, torch.masked.var):  # without a mask they count plain ones
+            w.same(reduce(d, dim=1).full_tensor(), reduce(x, dim=1))
 
 
 def test_masked_reductions(ranks):

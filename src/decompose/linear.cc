@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
+#include <array>
 #include <optional>
 
 #include "decompose/by_rule.h"
@@ -27,7 +28,9 @@ enum class RowsAre : std::uint8_t { outputs, inputs };
 
 at::Tensor as_rows(const at::Tensor& t) {
   if (t.dim() == 2) return t;
-  return t.is_contiguous() ? t.view({-1, t.size(-1)}) : t.reshape({-1, t.size(-1)});
+  // Not -1: that has no meaning where the rows are empty.
+  const std::array<std::int64_t, 2> sizes{c10::multiply_integers(t.sizes().slice(0, t.dim() - 1)), t.size(-1)};
+  return t.is_contiguous() ? t.view(sizes) : t.reshape(sizes);
 }
 
 at::Tensor with_sizes(const at::Tensor& rows, c10::IntArrayRef sizes) {

@@ -34,6 +34,14 @@ std::shared_ptr<MeshImpl> mesh_of_all(const std::vector<at::Tensor>& tensors) {
   return mesh;
 }
 
+// Numbers that are equal on all ranks, since a step says them all.
+bool counts_in_steps(const at::Tensor& t) {
+  if (t.dim() != 1 || !at::isIntegralType(t.scalar_type(), /*includeBool=*/false)) return false;
+  if (t.numel() < 2) return true;
+  const at::Tensor step = t[1];
+  return at::equal(t, at::arange(t.numel(), t.options()).mul_(step));
+}
+
 // A plain tensor that a user passes is refused here: inside, nothing tells it from one that the operator
 // made.
 void check_plain_arguments(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
@@ -42,6 +50,7 @@ void check_plain_arguments(const OperatorInfo& info, c10::ArrayRef<c10::IValue> 
     const std::string& name = info.arguments[argument].name;
     if (reads_form_only(info.name, name)) return;
     if (is_zero_by_modules(info.name, name) && !t.any().item<bool>()) return;
+    if (is_counted_by_functions(info.name, name) && counts_in_steps(t)) return;
     check_mixing(info, {argument, element, t, nullptr});
   });
 }

@@ -52,6 +52,10 @@ constexpr NamedArgument kZerosOfModules[] = {
     {"lstm.input", "hx"},     {"lstm.data", "hx"},     {"gru.input", "hx"},      {"gru.data", "hx"},
     {"rnn_tanh.input", "hx"}, {"rnn_tanh.data", "hx"}, {"rnn_relu.input", "hx"}, {"rnn_relu.data", "hx"}};
 
+// Bags of equal size: the functions of LibTorch count where each begins.
+constexpr NamedArgument kCountedByFunctions[] = {{"embedding_bag", "offsets"},
+                                                 {"embedding_bag.padding_idx", "offsets"}};
+
 bool is_named(std::span<const NamedArgument> arguments, std::string_view op, std::string_view argument) {
   return std::ranges::any_of(arguments,
                              [&](const NamedArgument& a) { return a.op == op && a.argument == argument; });
@@ -72,6 +76,10 @@ bool reads_form_only(std::string_view op, std::string_view argument) {
 
 bool is_zero_by_modules(std::string_view op, std::string_view argument) {
   return is_named(kZerosOfModules, op, argument);
+}
+
+bool is_counted_by_functions(std::string_view op, std::string_view argument) {
+  return is_named(kCountedByFunctions, op, argument);
 }
 
 bool has_plain_zero_gradient(std::string_view op) {

@@ -27,6 +27,9 @@ bool reads_form_only(std::string_view op, std::string_view argument);
 // LibTorch's modules pass plain zeros there.
 bool is_zero_by_modules(std::string_view op, std::string_view argument);
 
+// LibTorch's functions pass plain numbers there that follow from shapes: 0, s, 2 s, and so on.
+bool is_counted_by_functions(std::string_view op, std::string_view argument);
+
 // The result shares the memory of the argument in all but the schema: composite operators write through it.
 bool is_view_anyway(std::string_view op);
 

@@ -48,6 +48,40 @@ TEST(SeveralMeshes, ForeachOperatorsRunOnEach) {
   });
 }
 
+TEST(SeveralMeshes, AGradientScalerAsksEachOnceWhetherAllIsFinite) {
+  on_ranks(4, [](int) {
+    const torch::Tensor inverse = torch::tensor({0.5F});
+    for (const bool is_infinite : {false, true}) {
+      MeshTensors x = on_two_meshes(1);
+      for (const auto& list : {x.placed, x.plain}) {
+        if (is_infinite) torch::Tensor(list[3]).index_put_({4, 2}, INFINITY);
+      }
+      torch::Tensor found = torch::zeros({1});
+      const mt::CommDebugMode comm;
+      torch::_amp_foreach_non_finite_check_and_unscale_(x.placed, found, inverse);
+      EXPECT_EQ(comm.get_total_counts(), 2) << "one flag a mesh";
+      EXPECT_FALSE(mt::is_dtensor(found));
+      EXPECT_EQ(found.item<float>(), is_infinite ? 1 : 0) << "on every rank, whoever holds it";
+      torch::_amp_foreach_non_finite_check_and_unscale_(x.plain, found, inverse);
+      expect_equal(x.placed, x.plain);
+    }
+  });
+}
+
+TEST(SeveralMeshes, AGradientScalerSeesTheSumOfWhatPends) {
+  on_ranks(2, [](int rank) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2});
+    // Finite terms of a sum that is not.
+    const torch::Tensor terms = torch::tensor({rank + 1.0F, 3e38F});
+    const mt::DTensor gradient = mt::DTensor::from_local(terms, mesh, {mt::Partial()});
+    torch::Tensor found = torch::zeros({1});
+    torch::_amp_foreach_non_finite_check_and_unscale_({gradient}, found, torch::tensor({0.5F}));
+    EXPECT_EQ(found.item<float>(), 1);
+    EXPECT_TRUE(gradient.placements()[0].is_partial());
+    EXPECT_EQ(gradient.full_tensor()[0].item<float>(), 1.5F);
+  });
+}
+
 TEST(SeveralMeshes, FusedOptimizersRunOnEach) {
   on_ranks(4, [](int) {
     MeshTensors x = on_two_meshes(1), g = on_two_meshes(7), m = on_two_meshes(11), v = on_two_meshes(13);

@@ -15,11 +15,11 @@ struct Operands {
   torch::Tensor input, weight, bias;
 };
 
-Operands plain_operands(at::IntArrayRef rows) {
+Operands plain_operands(at::IntArrayRef rows, int64_t columns = 6) {
   std::vector<int64_t> sizes = rows.vec();
-  sizes.push_back(6);
+  sizes.push_back(columns);
   return {numbers(sizes, torch::kDouble, 1).requires_grad_(),
-          numbers({4, 6}, torch::kDouble, 2).requires_grad_(),
+          numbers({4, columns}, torch::kDouble, 2).requires_grad_(),
           numbers({4}, torch::kDouble, 3).requires_grad_()};
 }
 
@@ -72,15 +72,18 @@ std::vector<torch::Tensor> values_of(Product product, const Operands& in) {
 TEST(Product, HasTheValuesAndGradientsOfAPlainOne) {
   on_ranks(2, [](int) {
     const mt::DeviceMesh mesh = line(2);
-    const std::vector<std::vector<int64_t>> shapes{{2, 4}, {4, 2, 3}};
+    const std::vector<std::vector<int64_t>> shapes{{2, 4}, {4, 2, 3}, {0, 4}, {2, 0}};
     for (const Product product : {linear, linear_without_bias, matmul, matmul_of_rows}) {
       for (const auto& rows : shapes) {
-        for (const Split& split : splits()) {
-          const Operands plain = plain_operands(rows);
-          const auto expected = values_of(product, plain);
-          const auto actual = values_of(product, distributed_operands(plain, split, mesh));
-          for (std::size_t i = 0; i < expected.size(); ++i)
-            EXPECT_TRUE(is_close(actual[i], expected[i], 1e-9)) << split.name << ", value " << i;
+        for (const int64_t columns : {6, 0}) {
+          for (const Split& split : splits()) {
+            const Operands plain = plain_operands(rows, columns);
+            const auto expected = values_of(product, plain);
+            const auto actual = values_of(product, distributed_operands(plain, split, mesh));
+            for (std::size_t i = 0; i < expected.size(); ++i)
+              EXPECT_TRUE(is_close(actual[i], expected[i], 1e-9))
+                  << split.name << " of " << rows << ", " << columns << " columns, value " << i;
+          }
         }
       }
     }
