@@ -29,7 +29,8 @@ enum class RowsAre : std::uint8_t { outputs, inputs };
 at::Tensor as_rows(const at::Tensor& t) {
   if (t.dim() == 2) return t;
   // Not -1: that has no meaning where the rows are empty.
-  const std::array<std::int64_t, 2> sizes{c10::multiply_integers(t.sizes().slice(0, t.dim() - 1)), t.size(-1)};
+  const std::array<std::int64_t, 2> sizes{c10::multiply_integers(t.sizes().slice(0, t.dim() - 1)),
+                                          t.size(-1)};
   return t.is_contiguous() ? t.view(sizes) : t.reshape(sizes);
 }
 

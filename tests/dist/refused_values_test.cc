@@ -112,8 +112,7 @@ TEST(RefusedValues, WhereBagsBeginUnlessTheyAreOfEqualSize) {
     const torch::Tensor ids = torch::tensor({{0, 3, 6}, {1, 1, 2}});
     const torch::Tensor split_table = on_two_ranks(table, Shard(0));
     // The function counts 0, 3 as plain numbers.
-    const torch::Tensor bags =
-        torch::nn::functional::embedding_bag(on_two_ranks(ids, Shard(0)), split_table);
+    const torch::Tensor bags = torch::nn::functional::embedding_bag(on_two_ranks(ids, Shard(0)), split_table);
     EXPECT_TRUE(is_close(mt::full_tensor(bags), torch::nn::functional::embedding_bag(ids, table)));
     expect_refusal("got a plain tensor beside distributed ones", [&] {
       torch::embedding_bag(split_table, on_two_ranks(ids.flatten(), Replicate()), torch::tensor({0, 2, 5}));
