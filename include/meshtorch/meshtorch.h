@@ -9,6 +9,7 @@
 #include "meshtorch/collectives.h"
 #include "meshtorch/context_parallel.h"
 #include "meshtorch/data_parallel.h"
+#include "meshtorch/dcp.h"
 #include "meshtorch/debug.h"
 #include "meshtorch/decision_log.h"
 #include "meshtorch/device_mesh.h"

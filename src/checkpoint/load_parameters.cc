@@ -1,4 +1,6 @@
-// Loading tensors and modules from safetensors files, each rank its own shards.
+// Loading modules from files of tensors, each rank its own shards.
+#include "checkpoint/load_parameters.h"
+
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
 
@@ -8,16 +10,11 @@
 #include "checkpoint/fill.h"
 #include "checkpoint/module_tensors.h"
 
-namespace meshtorch::safetensors {
-using namespace internal;
+namespace meshtorch::checkpoint::internal {
 namespace {
 
-void check_target(const at::Tensor& target, const Entry& entry, const std::string& name) {
-  TORCH_CHECK_VALUE(target.sizes() == c10::IntArrayRef(entry.shape), "meshtorch: tensor \"", name,
-                    "\" has the shape ", c10::IntArrayRef(entry.shape), " in the file, and ", target.sizes(),
-                    " in memory\n  in: ", entry.file, "\n  do: build the model with the sizes of the file");
-  checkpoint::internal::check_whole(target, name);
-}
+using safetensors::LoadOptions;
+using safetensors::LoadReport;
 
 std::string list_of(const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 10;
@@ -31,18 +28,18 @@ struct Match {
   std::string name;
 };
 
-// Which tensor of the files goes where.
-std::vector<Match> match(torch::nn::Module& module, const Files& files, const LoadOptions& options,
+// Which tensor of the source goes where.
+std::vector<Match> match(torch::nn::Module& module, const TensorSource& source, const LoadOptions& options,
                          LoadReport& report) {
   std::vector<Match> matches;
   std::set<std::string> used;
-  for (const auto& tensor : checkpoint::internal::tensors_of(module)) {
+  for (const auto& tensor : tensors_of(module)) {
     std::string found;
     bool is_wanted = false;
     for (const std::string& name : tensor.names) {
       const std::string in_files = options.name_in_files ? options.name_in_files(name) : name;
       is_wanted = is_wanted || !in_files.empty();
-      if (!files.find(in_files)) continue;
+      if (source.shape_of(in_files) == nullptr) continue;
       used.insert(in_files);
       if (found.empty()) found = in_files;
     }
@@ -52,7 +49,7 @@ std::vector<Match> match(torch::nn::Module& module, const Files& files, const Lo
       report.missing.push_back(tensor.names.front());
     }
   }
-  for (const std::string& name : files.names()) {
+  for (const std::string& name : source.names) {
     if (!used.contains(name)) report.unexpected.push_back(name);
   }
   return matches;
@@ -60,28 +57,53 @@ std::vector<Match> match(torch::nn::Module& module, const Files& files, const Lo
 
 }  // namespace
 
+void check_target(const at::Tensor& target, const std::vector<std::int64_t>& shape, const std::string& name,
+                  const std::string& path) {
+  TORCH_CHECK_VALUE(target.sizes() == c10::IntArrayRef(shape), "meshtorch: tensor \"", name,
+                    "\" has the shape ", c10::IntArrayRef(shape), " in the file, and ", target.sizes(),
+                    " in memory\n  in: ", path, "\n  do: build the model with the sizes of the file");
+  check_whole(target, name);
+}
+
+LoadReport load_parameters(torch::nn::Module& module, const TensorSource& source,
+                           const LoadOptions& options) {
+  LoadReport report;
+  const std::vector<Match> matches = match(module, source, options, report);
+  TORCH_CHECK_VALUE(!options.strict || (report.missing.empty() && report.unexpected.empty()),
+                    "meshtorch: the files do not hold the tensors of the module\n  missing in the files: ",
+                    report.missing.empty() ? "none" : list_of(report.missing), "\n  unknown to the module: ",
+                    report.unexpected.empty() ? "none" : list_of(report.unexpected), "\n  in: ", source.path,
+                    "\n  do: load the files of this model, give name_in_files, or set strict = false");
+  for (const Match& m : matches) check_target(m.target, *source.shape_of(m.name), m.name, source.path);
+  for (const Match& m : matches) source.fill(m.target, m.name);
+  return report;
+}
+
+}  // namespace meshtorch::checkpoint::internal
+
+namespace meshtorch::safetensors {
+using namespace internal;
+
 void load_into(const at::Tensor& target, const Files& files, const std::string& name) {
   const Entry& entry = files.at(name);
-  check_target(target, entry, name);
+  checkpoint::internal::check_target(target, entry.shape, name, entry.file);
   const checkpoint::internal::Shards shards = checkpoint::internal::shards_to_fill(target);
   const auto& [file, tensor] = files.impl_->files.tensors.at(name);
   fill(shards.local, *file, *tensor, ShardIndices(entry.shape, shards.held));
 }
 
 LoadReport load_parameters(torch::nn::Module& module, const Files& files, const LoadOptions& options) {
-  LoadReport report;
-  const std::vector<Match> matches = match(module, files, options, report);
-  const auto where = [&] {
-    return files.names().empty() ? std::string("no tensors") : files.at(files.names().front()).file;
+  const auto shape_of = [&](const std::string& name) {
+    const Entry* entry = files.find(name);
+    return entry == nullptr ? nullptr : &entry->shape;
   };
-  TORCH_CHECK_VALUE(!options.strict || (report.missing.empty() && report.unexpected.empty()),
-                    "meshtorch: the files do not hold the tensors of the module\n  missing in the files: ",
-                    report.missing.empty() ? "none" : list_of(report.missing), "\n  unknown to the module: ",
-                    report.unexpected.empty() ? "none" : list_of(report.unexpected), "\n  in: ", where(),
-                    "\n  do: load the files of this model, give name_in_files, or set strict = false");
-  for (const Match& m : matches) check_target(m.target, files.at(m.name), m.name);
-  for (const Match& m : matches) load_into(m.target, files, m.name);
-  return report;
+  return checkpoint::internal::load_parameters(
+      module,
+      {.names = files.names(),
+       .path = files.names().empty() ? "no tensors" : files.at(files.names().front()).file,
+       .shape_of = shape_of,
+       .fill = [&](const at::Tensor& target, const std::string& name) { load_into(target, files, name); }},
+      options);
 }
 
 }  // namespace meshtorch::safetensors

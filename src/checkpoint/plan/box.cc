@@ -20,6 +20,23 @@ std::string Box::to_string() const {
   return "[" + text + "]";
 }
 
+std::string unfit_chunks(const Shape& shape, const std::vector<Box>& boxes) {
+  std::int64_t all = 1;
+  for (const std::int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(all, size, &all)) return "has a shape beyond all memory";
+  }
+  std::int64_t held = 0;
+  for (const Box& box : boxes) {
+    bool fits = box.offsets.size() == shape.size() && box.sizes.size() == shape.size();
+    for (std::size_t dim = 0; fits && dim < shape.size(); ++dim)
+      fits = box.offsets[dim] >= 0 && box.sizes[dim] > 0 && box.offsets[dim] <= shape[dim] - box.sizes[dim];
+    if (!fits) return "has a chunk outside its shape: " + box.to_string();
+    if (__builtin_add_overflow(held, box.count(), &held)) return "has more chunks than elements";
+  }
+  if (held == all) return {};
+  return "has " + std::to_string(all) + " elements, but its chunks have " + std::to_string(held);
+}
+
 std::vector<Box> boxes_of(const std::vector<std::vector<Range>>& held) {
   std::vector<Box> boxes(1);
   for (const std::vector<Range>& ranges : held) {

@@ -21,6 +21,10 @@ struct Box {
   friend auto operator<=>(const Box&, const Box&) = default;
 };
 
+// What keeps the boxes from being all of a tensor, each element once, as far as counting tells: "has a chunk
+// outside its shape: [0:4]"; nothing if all is well.
+std::string unfit_chunks(const Shape& shape, const std::vector<Box>& boxes);
+
 // What a rank holds, one list of ranges for each dim, as boxes; none if it holds nothing.
 std::vector<Box> boxes_of(const std::vector<std::vector<Range>>& held);
 

@@ -58,39 +58,18 @@ IndexedTensor tensor_from(const Json& json) {
   return tensor;
 }
 
-bool is_countable(const Shape& shape) {
-  std::int64_t count = 1;
-  for (const std::int64_t size : shape) {
-    if (size < 0 || __builtin_mul_overflow(count, size, &count)) return false;
-  }
-  return true;
-}
-
 // What the checksum cannot know: that the writer was right.
 void check_tensor(const Index& index, const std::string& name, const std::string& path) {
   const IndexedTensor& tensor = index.tensors.at(name);
-  if (!is_countable(tensor.shape)) reject("tensor \"" + name + "\" has a shape beyond all memory", path);
-  std::int64_t held = 0;
+  std::vector<Box> boxes;
   for (const Chunk& chunk : tensor.chunks) {
     if (!index.files.contains(chunk.file))
       reject("tensor \"" + name + "\" has a chunk in \"" + chunk.file + "\", which the index does not list",
              path);
-    bool fits =
-        chunk.box.offsets.size() == tensor.shape.size() && chunk.box.sizes.size() == tensor.shape.size();
-    for (std::size_t dim = 0; fits && dim < tensor.shape.size(); ++dim) {
-      fits = chunk.box.offsets[dim] >= 0 && chunk.box.sizes[dim] > 0 &&
-             chunk.box.offsets[dim] <= tensor.shape[dim] - chunk.box.sizes[dim];
-    }
-    if (!fits)
-      reject("tensor \"" + name + "\" has a chunk outside its shape: " + chunk.box.to_string(), path);
-    if (__builtin_add_overflow(held, chunk.box.count(), &held))
-      reject("tensor \"" + name + "\" has more chunks than elements", path);
+    boxes.push_back(chunk.box);
   }
-  if (const std::int64_t all = Box{tensor.shape, tensor.shape}.count(); held != all) {
-    reject("tensor \"" + name + "\" has " + std::to_string(all) + " elements, but its chunks have " +
-               std::to_string(held),
-           path);
-  }
+  if (const std::string words = unfit_chunks(tensor.shape, boxes); !words.empty())
+    reject("tensor \"" + name + "\" " + words, path);
 }
 
 }  // namespace
