@@ -3,25 +3,36 @@
 
 #include <algorithm>
 
-#include "comm/key.h"
+#include "comm/pending.h"
+#include "tensor/meta.h"
 
 namespace meshtorch::internal {
 namespace {
 
 KnownNumber zero_or_not(bool is_zero) { return is_zero ? KnownNumber::zero : KnownNumber::nonzero; }
 
+// This rank's copy of a tensor without dims that every rank has; undefined if there is none.
+at::Tensor equal_number(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.dim() != 0 || !tensor.is_cpu()) return {};
+  const DTensorMeta* meta = meta_of(tensor);
+  if (meta == nullptr) return tensor.key_set().has(kMeshKey) ? at::Tensor() : tensor;
+  if (!meta->layout->is_replicated || !meta->mesh->backend().has_peers) return {};
+  wait_pending(meta->local);  // on all ranks, not only where it has come
+  return meta->local;
+}
+
 }  // namespace
 
 KnownNumber known_number(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.dim() != 0 || !tensor.is_cpu() || tensor.key_set().has(kMeshKey))
-    return KnownNumber::no;
-  switch (tensor.scalar_type()) {
+  const at::Tensor number = equal_number(tensor);
+  if (!number.defined()) return KnownNumber::no;
+  switch (number.scalar_type()) {
     case at::kDouble:
-      return zero_or_not(*tensor.const_data_ptr<double>() == 0);
+      return zero_or_not(*number.const_data_ptr<double>() == 0);
     case at::kLong:
-      return zero_or_not(*tensor.const_data_ptr<std::int64_t>() == 0);
+      return zero_or_not(*number.const_data_ptr<std::int64_t>() == 0);
     case at::kFloat:
-      return zero_or_not(*tensor.const_data_ptr<float>() == 0);
+      return zero_or_not(*number.const_data_ptr<float>() == 0);
     default:
       return KnownNumber::no;
   }

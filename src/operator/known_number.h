@@ -10,8 +10,8 @@ namespace meshtorch::internal {
 
 enum class KnownNumber : std::uint8_t { no, zero, nonzero };
 
-// A number, also in a plain tensor without dims, which all ranks have alike; `no` for every other tensor,
-// which nobody looks into.
+// A number, also in a tensor without dims that is plain or replicated, which all ranks have alike; `no` for
+// every other tensor, which nobody looks into.
 KnownNumber known_number(const at::Tensor& tensor);
 // For a list of numbers: zero if one of them is.
 KnownNumber known_number(const c10::IValue& argument);

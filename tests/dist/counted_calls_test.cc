@@ -68,6 +68,21 @@ std::vector<CountedCall> counted_calls() {
        Partial(),
        [](const Tensor& x, auto&) { return x / torch::tensor(4.0, torch::kDouble); },
        Partial()},
+      {"division by a number that all ranks have",
+       {4, 6},
+       Partial(),
+       [](const Tensor& x, auto& place) {
+         return x / place(torch::tensor(4.0, torch::kDouble), Replicate());
+       },
+       Partial()},
+      {"division by zero that all ranks have",  // terms would be infinities that do not add up
+       {4, 6},
+       Partial(),
+       [](const Tensor& x, auto& place) {
+         return x / place(torch::tensor(0.0, torch::kDouble), Replicate());
+       },
+       Replicate(),
+       1},
       {"pad of a sum",
        {4, 6},
        Partial(),
