@@ -51,20 +51,36 @@ void replace_operands(const OperatorInfo& info, const Operands& operands, c10::A
 std::vector<at::Tensor> change_arguments(const LocalChanges& changes, c10::IValue* arguments) {
   for (const auto& [index, value] : changes.replaced) arguments[index] = value;
   if (changes.stand_in) lengthen_arguments(*changes.stand_in, arguments);
-  std::vector<at::Tensor> elsewhere;
-  for (const IndexMask& mask : changes.masks)
-    elsewhere.push_back(apply_mask(mask, arguments[mask.table], arguments[mask.argument]));
-  return elsewhere;
+  std::vector<at::Tensor> masked;
+  for (const IndexMask& mask : changes.masks) {
+    if (mask.is_written) {
+      masked.push_back(arguments[mask.table].toTensor());
+      add_row_for_elsewhere(mask, arguments[mask.table], arguments[mask.argument]);
+    } else {
+      masked.push_back(apply_mask(mask, arguments[mask.table], arguments[mask.argument]));
+    }
+  }
+  return masked;
 }
 
 void run_local_call(const OperatorInfo& info, const LocalChanges& changes, torch::jit::Stack& stack) {
-  const auto elsewhere = change_arguments(changes, stack.data() + (stack.size() - info.arguments.size()));
+  const auto masked = change_arguments(changes, stack.data() + (stack.size() - info.arguments.size()));
   if (info.is_reshape) {
     reshape(stack);
   } else {
     info.op.callBoxed(&stack);
   }
-  for (const at::Tensor& outside : elsewhere) clear_rows(stack.back().toTensor(), outside);
+  for (std::size_t i = 0; i < masked.size(); ++i) {
+    const at::Tensor result = stack.back().toTensor();
+    if (!changes.masks[i].is_written) {
+      clear_rows(result, masked[i]);
+    } else if (info.writes) {
+      masked[i].copy_(without_row(changes.masks[i], result));
+      stack.back() = masked[i];
+    } else {
+      stack.back() = without_row(changes.masks[i], result).contiguous();
+    }
+  }
   if (changes.stand_in)
     empty_results(*changes.stand_in, stack.data() + (stack.size() - info.returned_argument.size()),
                   info.returned_argument.size());

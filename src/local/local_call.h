@@ -13,7 +13,8 @@ namespace meshtorch::internal {
 void replace_operands(const OperatorInfo& info, const Operands& operands, c10::ArrayRef<at::Tensor> locals,
                       c10::IValue* arguments);
 
-// Makes the changes. Gives, for each mask, which indices are not in this rank's part.
+// Makes the changes. Gives, for each mask, which indices are not in this rank's part; for one of writes, the
+// table as it was.
 std::vector<at::Tensor> change_arguments(const LocalChanges& changes, c10::IValue* arguments);
 
 // Calls the operator on the arguments at the end of the stack, which are those of one rank, with

@@ -29,7 +29,7 @@ struct ResultPlan {
   bool is_open = false;  // sizes and strides may depend on data: each call's local result tells them
 };
 
-// An index argument that is looked up in a split dim of a table.
+// An index argument that names places in a split dim of a table, to look them up or to write to them.
 struct IndexMask {
   std::size_t argument;
   std::size_t table;
@@ -37,6 +37,7 @@ struct IndexMask {
   std::int64_t begin;  // this rank's part of the dim
   std::int64_t size;
   std::int64_t whole_size;  // of the dim
+  bool is_written = false;
 };
 
 // On a rank that has no element of some tensor, where the operator's kernels refuse such: the call is made on

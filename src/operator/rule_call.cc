@@ -77,7 +77,8 @@ bool RuleCall::allows_stand_ins(const Choice& choice) const {
   };
   if (std::any_of(returns.begin(), returns.end(), is_list)) return false;
   for (const LocalChange& change : use_.changes) {
-    if (change.kind == LocalChange::Kind::mask_indices) return false;
+    if (change.kind == LocalChange::Kind::mask_indices || change.kind == LocalChange::Kind::mask_writes)
+      return false;
   }
   const auto is_pending = [](const Placements& placements) {
     return std::any_of(placements.begin(), placements.end(),
@@ -144,6 +145,7 @@ bool RuleCall::apply(const LocalChange& change, const Place& place, LocalChanges
       }
       return false;
     case LocalChange::Kind::mask_indices:
+    case LocalChange::Kind::mask_writes:
       return mask_indices(change, place, changes);
   }
   return false;
@@ -197,8 +199,11 @@ bool RuleCall::mask_indices(const LocalChange& change, const Place& place, Local
   const auto part = part_of(change.factor, place);
   if (!part) return false;
   const std::size_t table = operand(static_cast<std::size_t>(site.tensor)).argument;
+  const bool is_written = change.kind == LocalChange::Kind::mask_writes;
+  // An out= tensor has no room for what is dropped.
+  if (is_written && info_.writes && !info_.arguments[table].is_written) return false;
   changes.masks.push_back(
-      {call_.index(change.argument), table, site.dim, part->begin, part->size, factor->size});
+      {call_.index(change.argument), table, site.dim, part->begin, part->size, factor->size, is_written});
   return true;
 }
 

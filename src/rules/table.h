@@ -50,6 +50,9 @@ struct LocalChange {
     // The index argument is shifted by this rank's offset in `factor`; rows of result 0 whose index lies
     // elsewhere become zero.
     mask_indices,
+    // The same where the operator writes to the places that the index names: what is meant for places
+    // elsewhere is dropped.
+    mask_writes,
   };
   Kind kind;
   std::string argument;

@@ -62,6 +62,41 @@ std::vector<CountedCall> counted_calls() {
        Shard(1),
        [](const Tensor& x, auto&) { return torch::layer_norm(x, {8}); },
        Shard(1)},
+      // Writes to places of a split dim: each rank to those it holds.
+      {"scatter",
+       {8, 6},
+       Shard(0),
+       [](const Tensor& x, auto& place) {
+         const Tensor rows = indices({7, 0, 3}).view({3, 1}).expand({3, 6}).contiguous();
+         return x.scatter(0, place(rows, Replicate()),
+                          place(numbers({3, 6}, torch::kDouble, 3), Replicate()));
+       },
+       Shard(0)},
+      {"scatter_add_",
+       {8, 6},
+       Shard(0),
+       [](const Tensor& x, auto& place) {
+         const Tensor rows = indices({7, 0, 7}).view({3, 1}).expand({3, 6}).contiguous();
+         return x.clone().scatter_add_(0, place(rows, Replicate()),
+                                       place(numbers({3, 6}, torch::kDouble, 3), Replicate()));
+       },
+       Shard(0)},
+      {"index_add",
+       {5, 8},
+       Shard(1),
+       [](const Tensor& x, auto& place) {
+         return x.index_add(1, place(indices({1, 6, 1}), Replicate()),
+                            place(numbers({5, 3}, torch::kDouble, 3), Replicate()));
+       },
+       Shard(1)},
+      {"index_copy",
+       {8, 6},
+       Shard(0),
+       [](const Tensor& x, auto& place) {
+         return x.index_copy(0, place(indices({1, 6}), Replicate()),
+                             place(numbers({2, 6}, torch::kDouble, 3), Replicate()));
+       },
+       Shard(0)},
       // Pending sums.
       {"division by one number",
        {4, 6},

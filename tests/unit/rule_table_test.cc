@@ -404,8 +404,9 @@ TEST(IndexRules, ScatterAddMaySplitWhatIsAdded) {
   const FakeCall call("scatter_add", {tensor("self", {4, 6}), tensor("index", {4, 3}), tensor("src", {4, 3})},
                       {{"dim", {1}}});
   EXPECT_EQ(printed(call),
-            "+x0 s!, x0 i, *x0 i -> x0 s!\n"
+            "+x0 s, x0 i, *x0 i -> x0 s\n"
             "S(0) S(0) S(0) -> S(0): split x0\n"
+            "S(1) R R -> S(1): split s\n"
             "P(sum) S(1) S(1) -> P(sum): split i (contracted)\n"
             "P(sum) R P(sum) -> P(sum): linear\n");
 }

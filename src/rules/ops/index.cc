@@ -39,13 +39,17 @@ RuleUse along_dim(const OpCall& call, Rule rule, Rule whole) {
   return {rule, {.lengths = {}, .positions = {{"s", *dim}}, .sizes = {}}};
 }
 
-// The source has the sizes of `self`, but at the indexed dim that of the index.
+// The source has the sizes of `self`, but at the indexed dim that of the index. Each rank writes to the
+// places it holds.
 RuleUse with_source(const OpCall& call, Rule rule, Rule whole) {
   const auto dim = indexed_dim(call);
   const Shape index = call.shape("index");
   Shape expected = call.shape("self");
   if (dim && index.size() == 1) expected[static_cast<std::size_t>(*dim)] = index[0];
-  return call.shape("source") == expected ? along_dim(call, rule, whole) : RuleUse{whole};
+  if (call.shape("source") != expected) return {whole};
+  RuleUse use = along_dim(call, rule, whole);
+  if (index.size() == 1) use.changes = {{LocalChange::Kind::mask_writes, "index", "s"}};
+  return use;
 }
 
 // Along a split dim each rank gives what it holds, if that is not more than there is.
@@ -74,13 +78,13 @@ void add_along_dim(RuleTable& ops) {
   });
   // What is added may be split along the index; what replaces may not.
   ops.choose("index_add", [](const OpCall& call) {
-    return with_source(call, "+a.. s! b.., i, *a.. i b.. -> a.. s! b..", "+_.., _.., *_.. -> _..");
+    return with_source(call, "+a.. s b.., i, *a.. i b.. -> a.. s b..", "+_.., _.., *_.. -> _..");
   });
   ops.choose("index_copy", [](const OpCall& call) {
-    return with_source(call, "+a.. s! b.., i!, +a.. i! b.. -> a.. s! b..", "+_.., _.., +_.. -> _..");
+    return with_source(call, "+a.. s b.., i!, +a.. i! b.. -> a.. s b..", "+_.., _.., +_.. -> _..");
   });
   ops.choose("index_reduce", [](const OpCall& call) {
-    return with_source(call, "a.. s! b.., i!, a.. i! b.. -> a.. s! b..", "_.., _.., _.. -> _..");
+    return with_source(call, "a.. s b.., i!, a.. i! b.. -> a.. s b..", "_.., _.., _.. -> _..");
   });
 }
 
@@ -133,19 +137,25 @@ RuleUse gather(const OpCall& call) {
   return use;
 }
 
-// Numbers are written, or combined with what is there.
+RuleUse written_where_held(const std::string& rule) {
+  RuleUse use{Rule::parse(rule)};
+  use.changes = {{LocalChange::Kind::mask_writes, "index", "s"}};
+  return use;
+}
+
+// Numbers are written, or combined with what is there; each rank writes to the places it holds.
 RuleUse scatter_value(const OpCall& call) {
-  const auto text = element_index(call, true);
+  const auto text = element_index(call, true, false);
   if (!text) return {"_.., _.. -> _.."};
-  return {Rule::parse(text->self + "," + text->index + " ->" + text->self)};
+  return written_where_held(text->self + "," + text->index + " ->" + text->self);
 }
 
 RuleUse scatter_src(const OpCall& call, const std::string& self_mark, const std::string& src_mark,
                     bool is_i_whole = true) {
-  const auto text = element_index(call, is_i_whole);
+  const auto text = element_index(call, is_i_whole, false);
   if (!text) return {"_.., _.., _.. -> _.."};
-  return {Rule::parse(self_mark + text->self + "," + text->index + "," + src_mark + text->src + " ->" +
-                      text->self)};
+  return written_where_held(self_mark + text->self + "," + text->index + "," + src_mark + text->src + " ->" +
+                            text->self);
 }
 
 void add_gather_and_scatter(RuleTable& ops) {
