@@ -7,23 +7,28 @@
 #include <cstdlib>
 #include <utility>
 
+#include "comm/backend_traits.h"
 #include "comm/rank_context.h"
 
 namespace meshtorch::internal {
 
-Agreement agreement_level() {
-  const char* variable = std::getenv("MESHTORCH_AGREEMENT");
-  const std::string name = variable == nullptr ? "" : variable;
-  if (name == "off") return Agreement::off;
-  if (name == "full") return Agreement::full;
-  TORCH_CHECK_VALUE(name.empty() || name == "on", "meshtorch: there is no level of agreement \"", name,
-                    "\"\n  in: MESHTORCH_AGREEMENT\n  do: give off, on or full");
-  return Agreement::on;
+const char* to_string(Agreement level) {
+  return level == Agreement::off ? "off" : level == Agreement::on ? "on" : "full";
 }
 
-bool agrees_in_full() {
-  const auto context = current_rank_or_null();
-  return context && context->world().agreement == Agreement::full;
+Agreement agreement_named(const std::string& name, const char* source) {
+  for (const Agreement level : {Agreement::off, Agreement::on, Agreement::full}) {
+    if (name == to_string(level)) return level;
+  }
+  TORCH_CHECK_VALUE(false, "meshtorch: there is no level of agreement \"", name, "\"\n  in: ", source,
+                    "\n  do: give off, on or full");
+}
+
+Agreement agreement_level(std::optional<Agreement> given) {
+  if (given) return *given;
+  const char* variable = std::getenv("MESHTORCH_AGREEMENT");
+  if (variable == nullptr || *variable == '\0') return Agreement::on;
+  return agreement_named(variable, "MESHTORCH_AGREEMENT");
 }
 
 void agree_on(const Group& group, const GroupCall& call) {
@@ -35,10 +40,20 @@ void agree_on(const Group& group, const GroupCall& call) {
   if (auto* comparing = dynamic_cast<Comparing*>(backend.get())) comparing->compare(call);
 }
 
-AlikeCall::AlikeCall(std::string what, std::string arguments)
-    : GroupCall(CallKind::comparison), what_(std::move(what)), arguments_(std::move(arguments)) {
-  hash_.add(what_);
-  hash_.add(arguments_);
+AlikeCall::AlikeCall(std::string text) : GroupCall(CallKind::comparison), text_(std::move(text)) {
+  hash_.add(text_);
+}
+
+void declare(const std::vector<std::int64_t>& world_ranks, const CallHash& hash, const CallWords& words,
+             const std::function<Group()>& everybody) {
+  const auto context = current_rank_or_null();
+  if (!context || world_ranks.size() == 1) return;
+  const World& world = context->world();
+  if (world.agreement == Agreement::off || !traits_of(world.backend).has_peers) return;
+  if (world.agreement == Agreement::full) return agree_on(everybody(), AlikeCall(words()));
+  const auto& declarations =
+      world.threads ? world.threads->declarations(world.rank) : declarations_of_process();
+  declarations->add(world_ranks, hash, words);
 }
 
 }  // namespace meshtorch::internal

@@ -1,24 +1,23 @@
 // How much the ranks of a group compare before data moves.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "comm/declarations.h"
 #include "comm/group_call.h"
+#include "meshtorch/agreement.h"
+#include "meshtorch/api.h"
 #include "meshtorch/group.h"
 
 namespace meshtorch::internal {
 
-enum class Agreement : std::uint8_t {
-  off,   // on gloo nothing; ranks that share memory compare all the same, since they read each other's
-  on,    // each collective: what, of what, and the operator or public call it is for
-  full,  // all that it is for, from the outermost call on; and calls that should be alike but send nothing
-};
-
-// What MESHTORCH_AGREEMENT says, `on` if it says nothing. Throws if there is no such level.
-Agreement agreement_level();
-
-// True if this rank's world compares in full.
-bool agrees_in_full();
+// What the program gave, else what MESHTORCH_AGREEMENT says, else `on`. Throws if there is no such level.
+MESHTORCH_FOR_PYTHON Agreement agreement_level(std::optional<Agreement> given);
+// "full", and back; `source` is named where there is no such level.
+const char* to_string(Agreement level);
+MESHTORCH_FOR_PYTHON Agreement agreement_named(const std::string& name, const char* source);
 
 // A backend whose members can compare a call that sends nothing.
 class Comparing {
@@ -31,15 +30,20 @@ class Comparing {
 // the backend cannot compare, or this rank is outside.
 void agree_on(const Group& group, const GroupCall& call);
 
-// A call that sends nothing: `what` was called with `arguments`, which all members give alike.
+// A call that sends nothing and that all members make alike: "manual_seed(1)".
 class AlikeCall : public GroupCall {
  public:
-  AlikeCall(std::string what, std::string arguments);
-  std::string text() const override { return what_ + "(" + arguments_ + ")"; }
+  explicit AlikeCall(std::string text);
+  std::string text() const override { return text_; }
 
  private:
-  std::string what_;
-  std::string arguments_;
+  std::string text_;
 };
+
+// A call that sends nothing and that all of these world ranks make alike, this one among them. Each group among
+// them compares it with its next collective; in a world that compares in full, all of them at once, in the group
+// that `everybody` gives.
+void declare(const std::vector<std::int64_t>& world_ranks, const CallHash& hash, const CallWords& words,
+             const std::function<Group()>& everybody);
 
 }  // namespace meshtorch::internal

@@ -13,9 +13,12 @@ constexpr int kGuilty = 1;
 const std::vector<std::string>& disagreements();
 // Makes this rank's call; returns what was thrown, empty if nothing was.
 std::string play_disagreement(const std::string& event, int rank);
-// The same of calls that send nothing, in a world that compares in full.
+// The same of calls that send nothing, and of the next collective.
 const std::vector<std::string>& silent_disagreements();
 std::string play_silent_disagreement(const std::string& event, int rank);
+// The same of calls that only the modules they are in tell apart, in a world that compares in full.
+const std::vector<std::string>& disagreements_of_modules();
+std::string play_disagreement_of_modules(const std::string& event, int rank);
 // True if the ranks can still reduce.
 bool can_go_on();
 

@@ -10,11 +10,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <latch>
+#include <map>
 #include <regex>
 #include <string>
 #include <thread>
@@ -43,6 +45,16 @@ std::string free_port() {
   EXPECT_EQ(getsockname(socket, generic, &size), 0);
   close(socket);
   return std::to_string(ntohs(address.sin_port));
+}
+
+// Processes of one machine that count as being on several hosts: on which each of the ranks is.
+const std::map<std::string, std::array<const char*, kRanks>>& hosts() {
+  static const std::map<std::string, std::array<const char*, kRanks>> known{
+      {"gloo_guilty_apart", {"a", "b", "a"}},
+      {"gloo_guilty_beside", {"a", "a", "b"}},
+      {"gloo_all_apart", {"a", "b", "c"}},
+  };
+  return known;
 }
 
 // What each rank was told, and whether it could go on; of a rank that ended, how.
@@ -88,7 +100,10 @@ class Processes {
       const std::string number = std::to_string(rank);
       const pid_t process = fork();
       if (process == 0) {
-        execl("/proc/self/exe", "event_tests", "--play", number.c_str(), backend.c_str(), place_.c_str(),
+        if (const auto parts = hosts().find(backend); parts != hosts().end())
+          setenv("MESHTORCH_HOST_PART", parts->second[static_cast<std::size_t>(rank)], 1);
+        const std::string kind = backend.substr(0, backend.find('_'));
+        execl("/proc/self/exe", "event_tests", "--play", number.c_str(), kind.c_str(), place_.c_str(),
               event.c_str(), nullptr);
         _exit(127);
       }
@@ -154,7 +169,9 @@ struct Matrix {
 const Matrix& matrix(const std::string& name) {
   static const Matrix loud{"disagreements", disagreements(), &play_disagreement};
   static const Matrix silent{"silent disagreements", silent_disagreements(), &play_silent_disagreement};
-  return name == loud.name ? loud : silent;
+  static const Matrix modules{"modules' disagreements", disagreements_of_modules(),
+                              &play_disagreement_of_modules};
+  return name == loud.name ? loud : name == silent.name ? silent : modules;
 }
 
 // One outcome for each event and rank.
@@ -185,6 +202,18 @@ std::vector<Outcomes> play_on_processes(const Matrix& played, const std::string&
   return outcomes;
 }
 
+std::vector<Outcomes> play_on(const Matrix& played, const std::string& backend) {
+  return backend == "threads" ? play_on_threads(played) : play_on_processes(played, backend);
+}
+
+// While it lives, worlds that are made compare in full.
+struct InFull {
+  InFull() { setenv("MESHTORCH_AGREEMENT", "full", 1); }
+  ~InFull() { unsetenv("MESHTORCH_AGREEMENT"); }
+  InFull(const InFull&) = delete;
+  InFull& operator=(const InFull&) = delete;
+};
+
 class Disagreements : public ::testing::TestWithParam<std::string> {};
 
 void expect_one_table(const Matrix& played, const std::vector<Outcomes>& outcomes) {
@@ -201,19 +230,36 @@ void expect_one_table(const Matrix& played, const std::vector<Outcomes>& outcome
 
 TEST_P(Disagreements, EveryRankGetsOneTableThatNamesTheGuiltyOneAndTheGroupGoesOn) {
   const Matrix& played = matrix("disagreements");
-  expect_one_table(played,
-                   GetParam() == "threads" ? play_on_threads(played) : play_on_processes(played, GetParam()));
+  expect_one_table(played, play_on(played, GetParam()));
+}
+
+TEST_P(Disagreements, OnCallsThatSendNothingAreToldAtTheNextCollective) {
+  const Matrix& played = matrix("silent disagreements");
+  expect_one_table(played, play_on(played, GetParam()));
 }
 
 TEST_P(Disagreements, OnCallsThatSendNothingAreToldWhereRanksCompareInFull) {
+  const InFull level;
   const Matrix& played = matrix("silent disagreements");
-  ASSERT_EQ(setenv("MESHTORCH_AGREEMENT", "full", 1), 0);
-  expect_one_table(played,
-                   GetParam() == "threads" ? play_on_threads(played) : play_on_processes(played, GetParam()));
-  unsetenv("MESHTORCH_AGREEMENT");
+  const std::vector<Outcomes> outcomes = play_on(played, GetParam());
+  expect_one_table(played, outcomes);
+  for (const Outcomes& of_ranks : outcomes)
+    EXPECT_EQ(of_ranks[0].told.find("rank 1: all_reduce"), std::string::npos) << of_ranks[0].told;
 }
 
-INSTANTIATE_TEST_SUITE_P(Events, Disagreements, ::testing::Values("threads", "shm", "gloo"),
+TEST_P(Disagreements, OnTheModuleOfACallAreToldWhereRanksCompareInFull) {
+  const InFull level;
+  const Matrix& played = matrix("modules' disagreements");
+  const std::vector<Outcomes> outcomes = play_on(played, GetParam());
+  expect_one_table(played, outcomes);
+  for (const char* words : {"rank 0: all_reduce(Float[4], sum) of module TwoSums.first",
+                            "rank 1: all_reduce(Float[4], sum) of module TwoSums.second"})
+    EXPECT_NE(outcomes[0][0].told.find(words), std::string::npos) << outcomes[0][0].told;
+}
+
+INSTANTIATE_TEST_SUITE_P(Events, Disagreements,
+                         ::testing::Values("threads", "shm", "gloo", "gloo_guilty_apart", "gloo_guilty_beside",
+                                           "gloo_all_apart"),
                          [](const auto& instance) { return instance.param; });
 
 class Absences : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {};
