@@ -178,6 +178,7 @@ void bind_worlds(py::module_& m) {
     const py::gil_scoped_release no_lock;
     set_process_rank(nullptr);
   });
+  m.def("leave_adopted_groups", &leave_adopted_groups, WithoutGil());
   m.def("make_shm_backend", &make_shm_for_torch, py::arg("store"), py::arg("rank"), py::arg("ranks"),
         py::arg("size"), py::arg("timeout"));
   m.def("is_world_of_torch", &is_world_of_torch);

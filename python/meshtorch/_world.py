@@ -129,4 +129,7 @@ def leave():
     _C.leave_adopted_world()
 
 
-atexit.register(leave)
+@atexit.register
+def _end():
+    _C.leave_adopted_groups()
+    leave()

@@ -3,14 +3,95 @@
 #include "comm/agreement.h"
 
 #include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <cstdlib>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "comm/backend_traits.h"
+#include "comm/host_meeting.h"
 #include "comm/rank_context.h"
+#include "comm/watched_store.h"
 
 namespace meshtorch::internal {
+namespace {
+
+// A group that something else made, in which this rank compares before each call.
+class AdoptedGroup {
+ public:
+  explicit AdoptedGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& process_group) : group_(process_group) {}
+
+  bool is_gone() const { return group_.expired(); }
+  void agree(const GroupImpl& group, int world_size, const GroupCall& call) {
+    std::call_once(has_met_, [&] { meet_members(group, world_size); });
+    if (!meeting_) return;
+    meeting_->brought() = {};
+    meeting_->enter(call, timeout_);
+    meeting_->leave();
+  }
+  void leave() const {
+    if (membership_) membership_->leave();
+  }
+
+ private:
+  // At the first call, to which all members come.
+  void meet_members(const GroupImpl& group, int world_size) {
+    const auto backend = group.process_group->getBackend(c10::DeviceType::CPU);
+    if (backend->getBackendName() != "gloo" || !group.process_group->getStore()) return;
+    const auto store =
+        c10::make_intrusive<c10d::PrefixStore>("meshtorch meets", watched(group.process_group->getStore()));
+    if (members_by_host(*store, group.ranks, group.rank).size() > 1) return;
+    timeout_ = backend->getBackendOptions()->timeout;
+    const std::vector<int> world_ranks(group.ranks.begin(), group.ranks.end());
+    membership_ = std::make_unique<HostMembership>(*store, world_ranks, group.rank, /*stage_bytes=*/64);
+    meeting_ = membership_->meeting(world_size);
+  }
+
+  c10::weak_intrusive_ptr<c10d::ProcessGroup> group_;
+  std::once_flag has_met_;
+  std::chrono::milliseconds timeout_{};
+  std::unique_ptr<HostMembership> membership_;
+  std::unique_ptr<GroupMeeting> meeting_;
+};
+
+// Kept as long as the groups themselves: this rank may leave the world of torch.distributed and come back.
+struct AdoptedGroups {
+  std::mutex mutex;
+  std::map<const c10d::ProcessGroup*, std::shared_ptr<AdoptedGroup>> all;
+};
+AdoptedGroups& adopted_groups() {
+  static auto* const known = new AdoptedGroups;
+  return *known;
+}
+
+std::shared_ptr<AdoptedGroup> adopted_group(const c10::intrusive_ptr<c10d::ProcessGroup>& process_group) {
+  AdoptedGroups& groups = adopted_groups();
+  const std::scoped_lock lock(groups.mutex);
+  std::erase_if(groups.all, [](const auto& entry) { return entry.second->is_gone(); });
+  std::shared_ptr<AdoptedGroup>& known = groups.all[process_group.get()];
+  if (!known) known = std::make_shared<AdoptedGroup>(process_group);
+  return known;
+}
+
+}  // namespace
+
+void agree_in_adopted_group(const Group& group, const GroupCall& call) {
+  const auto context = current_rank_or_null();
+  if (!context || !context->world().make_group || context->world().agreement == Agreement::off) return;
+  const auto& process_group = group.process_group();
+  if (group.size() == 1 || process_group->getBackendType() != c10d::ProcessGroup::BackendType::GLOO) return;
+  // The world ranks of other groups are not known.
+  if (const auto known = context->find_group(process_group))
+    adopted_group(process_group)->agree(*known, context->world().size, call);
+}
+
+void leave_adopted_groups() {
+  AdoptedGroups& groups = adopted_groups();
+  const std::scoped_lock lock(groups.mutex);
+  for (const auto& [process_group, adopted] : groups.all) adopted->leave();
+}
 
 const char* to_string(Agreement level) {
   return level == Agreement::off ? "off" : level == Agreement::on ? "on" : "full";
@@ -36,6 +117,7 @@ void agree_on(const Group& group, const GroupCall& call) {
   c10d::ProcessGroup& members = *group.process_group();
   using Type = c10d::ProcessGroup::BackendType;
   if (members.getBackendType() != Type::CUSTOM && members.getBackendType() != Type::GLOO) return;
+  agree_in_adopted_group(group, call);
   const auto backend = members.getBackend(c10::DeviceType::CPU);
   if (auto* comparing = dynamic_cast<Comparing*>(backend.get())) comparing->compare(call);
 }

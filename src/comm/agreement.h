@@ -30,6 +30,25 @@ class Comparing {
 // the backend cannot compare, or this rank is outside.
 void agree_on(const Group& group, const GroupCall& call);
 
+// The same in a group that something else made, such as torch.distributed, on a backend that compares nothing: before
+// each call, where the world asked for the group and all its members are on this host. Calls that others make in such
+// a group keep their order, since nothing is put off.
+void agree_in_adopted_group(const Group& group, const GroupCall& call);
+// Tells the members of all such groups that this process will not come again.
+MESHTORCH_FOR_PYTHON void leave_adopted_groups();
+
+// A call on its way to c10d, which knows less about it: the group's backend compares it, or, where something else made
+// the group, the ranks do here.
+class AgreedCall {
+ public:
+  AgreedCall(const GroupCall& call, const Group& group) : declared_(call) {
+    agree_in_adopted_group(group, call);
+  }
+
+ private:
+  const DeclaredCall declared_;
+};
+
 // A call that sends nothing and that all members make alike: "manual_seed(1)".
 class AlikeCall : public GroupCall {
  public:

@@ -322,7 +322,8 @@ GroupMeeting::Outcome GroupMeeting::sleep(const std::function<bool()>& is_over, 
       lab->at(FaultPoint::waiting, world_rank(rank_));
       continue;
     }
-    wait_for_bell(memory_.bell, heard, std::min(rest, company_.tell_wait ? kLookout : milliseconds(3600000)));
+    wait_for_bell(memory_.bell, heard,
+                  std::min(rest, company_.tell_wait ? kLookout : milliseconds(3600000)));
   }
   memory_.sleepers.fetch_sub(1);
   if (outcome == Outcome::met) {

@@ -73,8 +73,8 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
   const bool is_outside = !impl.coordinate() && options.shape.has_value();
   const std::int64_t dims = is_outside ? static_cast<std::int64_t>(options.shape->size()) : local.dim();
   const Layout* layout = checked_layout(impl, placements, dims);
-  // Before anything is made of it: ranks that take it for different things need not meet later.
-  declare_layout("from_local", *layout, local.scalar_type(), options.shape);
+  // Ranks that take it for different things need not meet over it later; a check compares more.
+  if (!options.run_check) declare_layout("from_local", *layout, local.scalar_type(), options.shape);
   Shape shape;
   if (options.run_check) {
     shape = shape_of_checked_shards(local, *layout, options.shape);
@@ -163,7 +163,9 @@ at::Tensor DTensor::full_tensor(const ToLocalOptions& options) const {
 DTensor DTensor::redistribute(const Placements& placements, const RedistributeOptions& options) const {
   const DTensorMeta& meta = distributed(*this, "redistribute");
   const Layout* to = checked_layout(*meta.mesh, placements, dim());
-  declare_layout("redistribute", *to, scalar_type(), sizes().vec(), meta.layout);
+  // A shape that was concluded from one shard is compared by itself.
+  declare_layout("redistribute", *to, scalar_type(), meta.assumed ? std::nullopt : std::optional(sizes().vec()),
+                 meta.layout);
   return redistribute_tensor(*this, to, options);
 }
 

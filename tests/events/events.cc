@@ -26,17 +26,6 @@ namespace mt = meshtorch;
 namespace meshtorch::testing {
 namespace {
 
-std::string thrown_by(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return {};
-}
-
 torch::Tensor wait(const torch::Tensor& t) { return mt::wait_tensor(t); }
 
 mt::DeviceMesh line() { return mt::init_device_mesh(torch::kCPU, {kRanks}); }
@@ -329,6 +318,17 @@ const auto& find(const List& events, const std::string& name) {
 }
 
 }  // namespace
+
+std::string thrown_by(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
 
 const std::vector<std::string>& disagreements() {
   static const std::vector<std::string> names = names_of(disagreement_calls());

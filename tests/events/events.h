@@ -1,6 +1,7 @@
 // What can go wrong between ranks in a collective: rank 1 is the one at fault in each.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,9 @@ namespace meshtorch::testing {
 
 constexpr int kRanks = 3;
 constexpr int kGuilty = 1;
+
+// What was thrown, without where; empty if nothing was.
+std::string thrown_by(const std::function<void()>& call);
 
 // Ranks that call something else than the others.
 const std::vector<std::string>& disagreements();

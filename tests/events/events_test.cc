@@ -33,6 +33,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kTimeout(3000);
 constexpr const char* kStallOfTheStore = "the store stalls";
+constexpr const char* kOtherLevel = "another level of agreement";
 
 std::string free_port() {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -305,6 +306,24 @@ TEST_P(StoppedStore, IsAnErrorThatNamesTheRankThatServesIt) {
 INSTANTIATE_TEST_SUITE_P(Events, StoppedStore, ::testing::Values("shm", "gloo"),
                          [](const auto& instance) { return instance.param; });
 
+class Levels : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Levels, ThatDifferAreToldToEveryRank) {
+  Processes processes(GetParam(), kOtherLevel);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    int status = 0;
+    ASSERT_TRUE(processes.wait_for(rank, status)) << "rank " << rank << " hangs";
+    EXPECT_EQ(status, 0);
+    const std::string told = read_outcome(file_of(processes.place(), rank, 0)).told;
+    EXPECT_NE(told.find("different values of the level of agreement: rank 0 has \"on\", rank 1 \"full\""),
+              std::string::npos)
+        << told;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Events, Levels, ::testing::Values("shm", "gloo"),
+                         [](const auto& instance) { return instance.param; });
+
 TEST(ForkedChild, OfARankThatExitsIsNoEndOfTheRank) {
   Processes processes("shm", "a child exits");
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -348,12 +367,18 @@ int play(int rank, const std::string& backend, const fs::path& place, const std:
   const bool is_served = event == kStallOfTheStore;
   const char* port = std::getenv("MESHTORCH_EVENT_PORT");
   const bool is_impatient = event == kStallsBehindAnother && rank == 0;
-  mt::init_process_group({.backend = backend,
+  mt::InitOptions options{.backend = backend,
                           .init_method = is_served ? std::string("tcp://127.0.0.1:") + port
                                                    : "file://" + (place / "store").string(),
                           .rank = rank,
                           .world_size = kRanks,
-                          .timeout = is_impatient ? kTimeout / 2 : kTimeout});
+                          .timeout = is_impatient ? kTimeout / 2 : kTimeout};
+  if (event == kOtherLevel) {
+    options.agreement = rank == kGuilty ? mt::Agreement::full : mt::Agreement::on;
+    write_outcome(file_of(place, rank, 0), thrown_by([&] { mt::init_process_group(options); }), false);
+    return 0;
+  }
+  mt::init_process_group(options);
   if (event == "a child exits") {
     mt::barrier();
     if (const pid_t child = rank == kGuilty ? fork() : -1; child == 0) {
