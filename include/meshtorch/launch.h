@@ -4,9 +4,11 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
+#include "meshtorch/agreement.h"
 #include "meshtorch/api.h"
 
 namespace meshtorch {
@@ -16,6 +18,8 @@ struct SpawnOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   // Threads that each rank's operators may use; 0: the machine's cores divided by the ranks.
   int intra_op_threads = 0;
+  // How much the ranks compare before data moves. Not given: what MESHTORCH_AGREEMENT says, else `on`.
+  std::optional<Agreement> agreement = std::nullopt;
 };
 
 // What spawn throws: the first rank that failed, and its error.

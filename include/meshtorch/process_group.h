@@ -4,8 +4,10 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 
+#include "meshtorch/agreement.h"
 #include "meshtorch/api.h"
 #include "meshtorch/group.h"
 
@@ -26,6 +28,8 @@ struct InitOptions {
   int world_size = -1;
   // How long a collective may take before it is an error on every rank that waits.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  // How much the ranks compare before data moves. Not given: what MESHTORCH_AGREEMENT says, else `on`.
+  std::optional<Agreement> agreement = std::nullopt;
 };
 
 // Joins the world. From the environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT as

@@ -42,6 +42,7 @@ void adopt_world(const std::string& backend, int rank, int size, int local_rank)
   world.size = size;
   world.local_rank = local_rank;
   world.make_group = &make_torch_group;
+  world.agreement = agreement_level(std::nullopt);
   set_process_rank(std::make_shared<RankContext>(std::move(world)));
 }
 
@@ -52,9 +53,14 @@ void share_python_generator() {
   reinterpret_cast<THPGenerator*>(object.ptr())->cdata = at::detail::getDefaultCPUGenerator();
 }
 
+std::optional<Agreement> level_of(const std::optional<std::string>& name, const char* where) {
+  return name ? std::optional(agreement_named(*name, where)) : std::nullopt;
+}
+
 // An error of Python that a rank raised reaches the caller as it was.
-void spawn_ranks(int world_size, const py::function& fn, double timeout, int intra_op_threads) {
-  const SpawnOptions options{timeout_of(timeout, "spawn"), intra_op_threads};
+void spawn_ranks(int world_size, const py::function& fn, double timeout, int intra_op_threads,
+                 const std::optional<std::string>& agreement) {
+  const SpawnOptions options{timeout_of(timeout, "spawn"), intra_op_threads, level_of(agreement, "spawn")};
   share_python_generator();
   std::exception_ptr cause;
   {
@@ -85,12 +91,15 @@ DeviceMesh mesh_of_group(const py::object& group, const std::vector<std::int64_t
                                 c10::Device(device_type).type(), names.value_or(DeviceMesh::Names()));
 }
 
-// What torch.distributed calls for the backend "shm". Its members number the group's ranks.
+// What torch.distributed calls for the backend "shm": `ranks` are the world ranks of the members, none for all.
 c10::intrusive_ptr<c10d::Backend> make_shm_for_torch(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                                     int size, double timeout) {
+                                                     std::vector<std::int64_t> ranks, int size,
+                                                     double timeout) {
   const py::gil_scoped_release no_lock;
-  std::vector<std::int64_t> ranks(static_cast<std::size_t>(size));
-  std::iota(ranks.begin(), ranks.end(), 0);
+  if (ranks.empty()) {
+    ranks.resize(static_cast<std::size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+  }
   TORCH_CHECK_VALUE(
       ranks_share_host(store, rank, size),
       "meshtorch: backend shm needs all ranks on one host, as one user in one container, and they are "
@@ -169,23 +178,28 @@ void bind_worlds(py::module_& m) {
     const py::gil_scoped_release no_lock;
     set_process_rank(nullptr);
   });
-  m.def("make_shm_backend", &make_shm_for_torch, py::arg("store"), py::arg("rank"), py::arg("size"),
-        py::arg("timeout"));
+  m.def("leave_adopted_groups", &leave_adopted_groups, WithoutGil());
+  m.def("make_shm_backend", &make_shm_for_torch, py::arg("store"), py::arg("rank"), py::arg("ranks"),
+        py::arg("size"), py::arg("timeout"));
   m.def("is_world_of_torch", &is_world_of_torch);
   m.def("mesh_of_group", &mesh_of_group, py::arg("group"), py::arg("ranks"), py::arg("device_type"),
         py::arg("mesh_dim_names") = py::none());
   m.def(
       "init_process_group",
-      [](const std::string& backend, const std::string& init_method, int rank, int world_size,
-         double timeout) {
-        const InitOptions options{backend, init_method, rank, world_size,
-                                  timeout_of(timeout, "init_process_group")};
+      [](const std::string& backend, const std::string& init_method, int rank, int world_size, double timeout,
+         const std::optional<std::string>& agreement) {
+        const InitOptions options{backend,
+                                  init_method,
+                                  rank,
+                                  world_size,
+                                  timeout_of(timeout, "init_process_group"),
+                                  level_of(agreement, "init_process_group")};
         if (backend == "threads" || init_method.starts_with("threads://")) share_python_generator();
         const py::gil_scoped_release no_lock;
         init_process_group(options);
       },
       py::arg("backend") = "", py::arg("init_method") = "env://", py::arg("rank") = -1,
-      py::arg("world_size") = -1, py::arg("timeout") = 600.0);
+      py::arg("world_size") = -1, py::arg("timeout") = 600.0, py::arg("agreement") = py::none());
   m.def("destroy_process_group", &destroy_process_group, WithoutGil());
   m.def("is_initialized", &is_initialized);
   m.def("get_rank", &get_rank);
@@ -193,7 +207,7 @@ void bind_worlds(py::module_& m) {
   m.def("get_local_rank", &get_local_rank);
   m.def("get_backend", &get_backend);
   m.def("spawn", &spawn_ranks, py::arg("world_size"), py::arg("fn"), py::kw_only(),
-        py::arg("timeout") = 600.0, py::arg("intra_op_threads") = 0,
+        py::arg("timeout") = 600.0, py::arg("intra_op_threads") = 0, py::arg("agreement") = py::none(),
         "Runs fn(0) … fn(world_size - 1), each in a thread that is a rank, and returns when all have.");
 }
 

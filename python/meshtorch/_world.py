@@ -19,13 +19,16 @@ _wanted = {}
 _made = set()
 
 
-def _make_shm(store, rank, size, timeout):
-    return _C.make_shm_backend(store, rank, size, timeout.total_seconds())
+def _make_shm(wanted, _):
+    ranks = list(wanted.global_ranks_in_group)
+    return _C.make_shm_backend(
+        wanted.store, wanted.group_rank, ranks, wanted.group_size, wanted.timeout.total_seconds()
+    )
 
 
 # torch.distributed.init_process_group("shm") after `import meshtorch`.
 if dist.is_available() and "shm" not in dist.Backend.backend_list:
-    dist.Backend.register_backend("shm", _make_shm, devices=["cpu"])
+    dist.Backend.register_backend("shm", _make_shm, extended_api=True, devices=["cpu"])
 
 
 def _is_torch_initialized():
@@ -126,4 +129,7 @@ def leave():
     _C.leave_adopted_world()
 
 
-atexit.register(leave)
+@atexit.register
+def _end():
+    _C.leave_adopted_groups()
+    leave()

@@ -108,20 +108,23 @@ bool AgreedWork::wait(std::chrono::milliseconds timeout) {
 }
 
 struct Courier::Job {
-  Job(const GroupCall& given, c10::intrusive_ptr<AgreedWork> its_work, bool came)
-      : call(given), work(std::move(its_work)), has_come(came) {}
+  Job(const GroupCall& given, c10::intrusive_ptr<AgreedWork> its_work, bool came,
+      std::unique_ptr<Declared> declared_before)
+      : call(given), work(std::move(its_work)), has_come(came), declared(std::move(declared_before)) {}
   StoredCall call;
   c10::intrusive_ptr<AgreedWork> work;
-  bool has_come;  // the caller came to the meeting and found that a member is late
+  bool has_come;  // the caller came to the meeting and found that there is more to wait for
+  std::unique_ptr<Declared> declared;
   const std::chrono::steady_clock::time_point posted = std::chrono::steady_clock::now();
   // Tensors of the caller may be those of inference mode: they are written in the caller's mode.
   const bool is_inference = c10::InferenceMode::is_enabled();
 };
 
-Courier::Courier(std::shared_ptr<HostMembership> membership, int ranks_on_host,
-                 std::chrono::milliseconds timeout)
+Courier::Courier(std::shared_ptr<HostMembership> membership, std::unique_ptr<GroupMeeting> meeting,
+                 std::unique_ptr<HostsMeeting> hosts, std::chrono::milliseconds timeout)
     : membership_(std::move(membership)),
-      meeting_(membership_->meeting(ranks_on_host)),
+      meeting_(std::move(meeting)),
+      hosts_(std::move(hosts)),
       timeout_(timeout),
       thread_([this] { run(); }) {}
 
@@ -150,19 +153,17 @@ void Courier::post(const GroupCall& call, const c10::intrusive_ptr<AgreedWork>& 
       return;
     }
     // Before what other threads posted meanwhile.
-    jobs_.push_front(std::make_unique<Job>(call, work, has_come));
+    jobs_.push_front(std::make_unique<Job>(call, work, has_come, nullptr));
   } else {
-    jobs_.push_back(std::make_unique<Job>(call, work, has_come));
+    jobs_.push_back(std::make_unique<Job>(call, work, has_come, meeting_->take_declared(call)));
   }
   posted_.notify_all();
 }
 
 bool Courier::come_and_start(const GroupCall& call, const c10::intrusive_ptr<AgreedWork>& work) {
   try {
-    meeting_->brought() = {};
-    if (!meeting_->come(call)) return false;
-    meeting_->meet(call, /*have_all_come=*/true, timeout_);
-    meeting_->leave();
+    if (!come(call, meeting_->take_declared(call)) || hosts_) return false;
+    meet(call, /*have_all_come=*/true);
   } catch (...) {
     work->refuse(std::current_exception());
     return true;
@@ -171,24 +172,26 @@ bool Courier::come_and_start(const GroupCall& call, const c10::intrusive_ptr<Agr
   return true;
 }
 
+bool Courier::come(const GroupCall& call, std::unique_ptr<Declared> declared) {
+  meeting_->brought() = {};
+  if (hosts_) hosts_->bring(call);
+  return meeting_->come(call, std::move(declared));
+}
+
+void Courier::meet(const GroupCall& call, bool have_all_come) {
+  if (hosts_) {
+    hosts_->meet(call, have_all_come, timeout_);
+  } else {
+    meeting_->meet(call, have_all_come, timeout_);
+  }
+  meeting_->leave();
+}
+
 void Courier::drain() {
   std::unique_lock lock(mutex_);
   is_draining_ = true;
   posted_.notify_all();
   idle_.wait(lock, [&] { return jobs_.empty() && !is_busy_; });
-}
-
-Obstacle Courier::obstacle() const {
-  // A process that is gone shows so a moment after its connections are closed.
-  for (int i = 0; i < 20; ++i) {
-    if (Obstacle obstacle = membership_->obstacle(); obstacle.is_there()) return obstacle;
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
-  return {};
-}
-
-void Courier::give_up(const std::string& reason) const {
-  membership_->say(LastWords::gave_up, "a collective failed after all ranks had come: " + reason);
 }
 
 void Courier::help(const AgreedWork& work) {
@@ -202,9 +205,7 @@ void Courier::run_first(std::unique_lock<std::mutex>& lock) {
   is_busy_ = true;
   lock.unlock();
   try {
-    if (!job->has_come) meeting_->brought() = {};
-    meeting_->meet(job->call, !job->has_come && meeting_->come(job->call), timeout_);
-    meeting_->leave();
+    meet(job->call, !job->has_come && come(job->call, std::move(job->declared)));
     const c10::InferenceMode as_caller(job->is_inference);
     job->work->start();
   } catch (...) {

@@ -15,6 +15,7 @@
 
 #include "comm/group_call.h"
 #include "comm/host_meeting.h"
+#include "comm/hosts_meeting.h"
 
 namespace meshtorch::internal {
 
@@ -72,38 +73,39 @@ class AgreedWork : public c10d::Work {
 // afford to watch for them, in a thread of its own where one is late.
 class Courier {
  public:
-  explicit Courier(std::shared_ptr<HostMembership> membership, int ranks_on_host,
-                   std::chrono::milliseconds timeout);
+  // `hosts` are the meetings with the members on other hosts, null if there are none.
+  Courier(std::shared_ptr<HostMembership> membership, std::unique_ptr<GroupMeeting> meeting,
+          std::unique_ptr<HostsMeeting> hosts, std::chrono::milliseconds timeout);
   ~Courier();
   Courier(const Courier&) = delete;
   Courier& operator=(const Courier&) = delete;
 
   // Starts the work when all have come with an equal call. Returns at the latest when waiting for them would
-  // mean to sleep.
+  // mean to sleep; it does not wait for other hosts.
   void post(const GroupCall& call, const c10::intrusive_ptr<AgreedWork>& work);
   // Does in this thread what stands before the start of the work, unless another thread is at it.
   void help(const AgreedWork& work);
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
   // Blocks until what was posted has started, or one of them cannot.
   void drain();
-  // Why the members on this host will not come. Looks for a moment.
-  Obstacle obstacle() const;
-  // Where they are.
+  // Where the members on this host are.
   std::string describe() const { return meeting_->describe(); }
   std::string follow(const std::vector<int>& late) const { return meeting_->follow(late); }
-  // Tells them that a collective failed in the middle.
-  void give_up(const std::string& reason) const;
 
  private:
   struct Job;
   void run();
   // Takes the first job and meets for it. The lock is given back meanwhile.
   void run_first(std::unique_lock<std::mutex>& lock);
-  // Comes to the call in the caller's thread; false if a member is late.
+  // Comes to the call in the caller's thread; false if there is more to wait for.
   bool come_and_start(const GroupCall& call, const c10::intrusive_ptr<AgreedWork>& work);
+  bool come(const GroupCall& call, std::unique_ptr<Declared> declared);
+  // The rest of the meeting.
+  void meet(const GroupCall& call, bool have_all_come);
 
   std::shared_ptr<HostMembership> membership_;
   std::unique_ptr<GroupMeeting> meeting_;
+  std::unique_ptr<HostsMeeting> hosts_;
   std::atomic<std::chrono::milliseconds> timeout_;
   std::mutex mutex_;
   std::condition_variable posted_;

@@ -3,8 +3,11 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <algorithm>
+
 #include "comm/agreed_work.h"
 #include "comm/completed_work.h"
+#include "comm/hosts_meeting.h"
 #include "comm/rank_context.h"
 #include "comm/remote_ranks.h"
 #include "comm/tensor_calls.h"
@@ -12,28 +15,31 @@
 namespace meshtorch::internal {
 namespace {
 
-// The other members of a group, on this host and on others; either may be none.
+// The other members of a group.
 struct Peers : WorkPeers {
-  std::shared_ptr<HostMembership> membership;
-  std::shared_ptr<Courier> courier;
-  std::unique_ptr<RemoteRanks> remote;
+  std::unique_ptr<RemoteRanks> remote;  // those on other hosts; null if there are none
   Wait in_backend;
+  std::shared_ptr<HostMembership> membership;
+  std::unique_ptr<Courier> courier;
+
+  Peers() = default;
+  // What is still under way ends while the others are known.
+  ~Peers() override { courier.reset(); }
+  Peers(const Peers&) = delete;
+  Peers& operator=(const Peers&) = delete;
 
   // A failure of the backend is told to the members on this host.
   std::string explain(const std::string& backend_words) const override {
-    const Obstacle obstacle = courier ? courier->obstacle() : Obstacle();
+    const Obstacle obstacle = membership->obstacle_in_a_moment();
     std::string reason = obstacle.words;
     if (remote && (!obstacle.is_there() || obstacle.cause == Obstacle::Cause::gave_up))
       reason += (reason.empty() ? "" : "\n  ") + remote->explain(backend_words);
     if (reason.empty()) reason = courier->describe() + courier->follow(in_backend.ranks);
-    if (courier) courier->give_up(reason);
+    membership->say(LastWords::gave_up, "a collective failed after all ranks had come: " + reason);
     return reason;
   }
-  void help(const AgreedWork& work) const override {
-    if (courier) courier->help(work);
-  }
+  void help(const AgreedWork& work) const override { courier->help(work); }
   void tell_wait(Stage stage) const override {
-    if (!membership) return;
     Wait wait = in_backend;
     wait.is_given_up = stage == Stage::gave_up;
     tell_wait_in_all_groups(membership->world_rank(), stage == Stage::goes_on ? nullptr : &wait);
@@ -52,10 +58,9 @@ class AgreeingBackend : public c10d::Backend, public Comparing {
   const std::string getBackendName() const override { return inner_->getBackendName(); }
   void setTimeout(std::chrono::milliseconds timeout) override {
     inner_->setTimeout(timeout);
-    if (peers_->courier) peers_->courier->set_timeout(timeout);
+    peers_->courier->set_timeout(timeout);
   }
   void shutdown() override {
-    if (!peers_->courier) return;
     peers_->courier->drain();
     peers_->membership->leave();
   }
@@ -150,7 +155,6 @@ class AgreeingBackend : public c10d::Backend, public Comparing {
   }
 
   void compare(const GroupCall& call) override {
-    if (!peers_->courier) return;
     const auto nothing = work_of([this] { return completed_work(rank_, {}); });
     peers_->courier->post(call, nothing);
     nothing->wait(kNoTimeout);
@@ -177,9 +181,7 @@ class AgreeingBackend : public c10d::Backend, public Comparing {
   }
   WorkPtr agreed(CallKind kind, const OtherArguments& arguments, AgreedWork::Start start) {
     auto work = work_of(std::move(start));
-    if (!peers_->courier) {
-      work->start();
-    } else if (const GroupCall* declared = DeclaredCall::current()) {
+    if (const GroupCall* declared = DeclaredCall::current()) {
       peers_->courier->post(*declared, work);
     } else {
       peers_->courier->post(OtherCall(kind, arguments), work);
@@ -191,37 +193,76 @@ class AgreeingBackend : public c10d::Backend, public Comparing {
   std::shared_ptr<const Peers> peers_;
 };
 
+// Where the members are, from the point of view of member `rank`.
+HostsMeeting::Places places_of(std::vector<std::vector<int>> hosts, const std::vector<std::int64_t>& ranks,
+                               int rank) {
+  HostsMeeting::Places places{{ranks.begin(), ranks.end()}, std::move(hosts), 0, 0};
+  for (std::size_t h = 0; h < places.hosts.size(); ++h) {
+    const std::vector<int>& members = places.hosts[h];
+    const auto self = std::find(members.begin(), members.end(), rank);
+    if (self == members.end()) continue;
+    places.host = h;
+    places.member = static_cast<std::size_t>(self - members.begin());
+  }
+  return places;
+}
+
+// What a rank waits for when it waits for the data of others.
+Wait wait_in_backend(const std::vector<int>& world_ranks_here, int self, const RemoteRanks* remote) {
+  Wait wait;
+  for (const int r : world_ranks_here) {
+    if (r != self) wait.ranks.push_back(r);
+  }
+  if (!wait.ranks.empty()) wait.what = "the data of " + list_ranks(wait.ranks) + " in the backend";
+  if (remote != nullptr) {
+    wait.what.append(wait.what.empty() ? "" : ", or ").append("an answer from ").append(remote->names());
+    wait.is_for_others = true;
+  }
+  return wait;
+}
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> with_agreement(c10::intrusive_ptr<c10d::Backend> inner,
                                                  const c10::intrusive_ptr<c10d::Store>& store,
                                                  const std::vector<std::int64_t>& ranks, const World& world,
-                                                 const std::string& address) {
+                                                 const std::string& address, const Connect& connect) {
   if (world.agreement == Agreement::off || ranks.size() == 1) return inner;
-  const std::vector<int> members = members_on_host(*store, ranks, inner->getRank());
-  const auto peers = std::make_shared<Peers>();
-  if (members.size() < ranks.size())
-    peers->remote =
-        std::make_unique<RemoteRanks>(*store, world.store, ranks, inner->getRank(), members, address);
-  if (members.size() == 1) return c10::make_intrusive<AgreeingBackend>(std::move(inner), peers);
+  const int rank = inner->getRank();
+  HostsMeeting::Places places = places_of(members_by_host(*store, ranks, rank), ranks, rank);
+  const std::vector<int>& members = places.hosts[places.host];
+  const std::size_t host = places.host;
+  const std::size_t host_count = places.hosts.size();
+  const bool is_first = places.member == 0;
   std::vector<int> world_ranks;
-  int own = 0;
-  for (const int member : members) {
-    if (member == inner->getRank()) own = static_cast<int>(world_ranks.size());
+  for (const int member : members)
     world_ranks.push_back(static_cast<int>(ranks[static_cast<std::size_t>(member)]));
-  }
+
+  const auto peers = std::make_shared<Peers>();
+  if (host_count > 1)
+    peers->remote = std::make_unique<RemoteRanks>(*store, world.store, ranks, rank, members, address);
+  peers->in_backend = wait_in_backend(world_ranks, world.rank, peers->remote.get());
   c10d::PrefixStore host_store(c10::str("host of ", members[0], " meets"), store);
-  for (const int r : world_ranks) {
-    if (r != world.rank) peers->in_backend.ranks.push_back(r);
+  peers->membership =
+      std::make_shared<HostMembership>(host_store, world_ranks, static_cast<int>(places.member),
+                                       host_count > 1 ? HostsMeeting::stage_bytes(ranks.size()) : 64);
+  auto meeting = peers->membership->meeting(world.size);
+  std::unique_ptr<HostsMeeting> hosts;
+  if (host_count > 1) {
+    c10::intrusive_ptr<c10d::Backend> first_ones;
+    if (is_first)
+      first_ones = connect(c10::make_intrusive<c10d::PrefixStore>("hosts meet", store),
+                           static_cast<int>(host), static_cast<int>(host_count));
+    const Peers* known = peers.get();  // it outlives the meetings
+    hosts = std::make_unique<HostsMeeting>(
+        *meeting, std::move(places), std::move(first_ones),
+        [known](const std::string& words) { return known->explain(words); },
+        [known](bool waits) {
+          known->tell_wait(waits ? WorkPeers::Stage::waits : WorkPeers::Stage::goes_on);
+        });
   }
-  peers->in_backend.what = "the data of " + list_ranks(peers->in_backend.ranks) + " in the backend";
-  if (peers->remote) {
-    peers->in_backend.what += ", or an answer from " + peers->remote->names();
-    peers->in_backend.is_for_others = true;
-  }
-  peers->membership = std::make_shared<HostMembership>(host_store, world_ranks, own, /*stage_bytes=*/64);
-  peers->courier =
-      std::make_shared<Courier>(peers->membership, static_cast<int>(members.size()), world.timeout);
+  peers->courier = std::make_unique<Courier>(peers->membership, std::move(meeting), std::move(hosts),
+                                             world.timeout);
   return c10::make_intrusive<AgreeingBackend>(std::move(inner), peers);
 }
 

@@ -3,27 +3,113 @@
 #include "comm/agreement.h"
 
 #include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <cstdlib>
+#include <map>
+#include <mutex>
 #include <utility>
 
+#include "comm/backend_traits.h"
+#include "comm/host_meeting.h"
 #include "comm/rank_context.h"
+#include "comm/watched_store.h"
 
 namespace meshtorch::internal {
+namespace {
 
-Agreement agreement_level() {
-  const char* variable = std::getenv("MESHTORCH_AGREEMENT");
-  const std::string name = variable == nullptr ? "" : variable;
-  if (name == "off") return Agreement::off;
-  if (name == "full") return Agreement::full;
-  TORCH_CHECK_VALUE(name.empty() || name == "on", "meshtorch: there is no level of agreement \"", name,
-                    "\"\n  in: MESHTORCH_AGREEMENT\n  do: give off, on or full");
-  return Agreement::on;
+// A group that something else made, in which this rank compares before each call.
+class AdoptedGroup {
+ public:
+  explicit AdoptedGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& process_group) : group_(process_group) {}
+
+  bool is_gone() const { return group_.expired(); }
+  void agree(const GroupImpl& group, int world_size, const GroupCall& call) {
+    std::call_once(has_met_, [&] { meet_members(group, world_size); });
+    if (!meeting_) return;
+    meeting_->brought() = {};
+    meeting_->enter(call, timeout_);
+    meeting_->leave();
+  }
+  void leave() const {
+    if (membership_) membership_->leave();
+  }
+
+ private:
+  // At the first call, to which all members come.
+  void meet_members(const GroupImpl& group, int world_size) {
+    const auto backend = group.process_group->getBackend(c10::DeviceType::CPU);
+    if (backend->getBackendName() != "gloo" || !group.process_group->getStore()) return;
+    const auto store =
+        c10::make_intrusive<c10d::PrefixStore>("meshtorch meets", watched(group.process_group->getStore()));
+    if (members_by_host(*store, group.ranks, group.rank).size() > 1) return;
+    timeout_ = backend->getBackendOptions()->timeout;
+    const std::vector<int> world_ranks(group.ranks.begin(), group.ranks.end());
+    membership_ = std::make_unique<HostMembership>(*store, world_ranks, group.rank, /*stage_bytes=*/64);
+    meeting_ = membership_->meeting(world_size);
+  }
+
+  c10::weak_intrusive_ptr<c10d::ProcessGroup> group_;
+  std::once_flag has_met_;
+  std::chrono::milliseconds timeout_{};
+  std::unique_ptr<HostMembership> membership_;
+  std::unique_ptr<GroupMeeting> meeting_;
+};
+
+// Kept as long as the groups themselves: this rank may leave the world of torch.distributed and come back.
+struct AdoptedGroups {
+  std::mutex mutex;
+  std::map<const c10d::ProcessGroup*, std::shared_ptr<AdoptedGroup>> all;
+};
+AdoptedGroups& adopted_groups() {
+  static auto* const known = new AdoptedGroups;
+  return *known;
 }
 
-bool agrees_in_full() {
+std::shared_ptr<AdoptedGroup> adopted_group(const c10::intrusive_ptr<c10d::ProcessGroup>& process_group) {
+  AdoptedGroups& groups = adopted_groups();
+  const std::scoped_lock lock(groups.mutex);
+  std::erase_if(groups.all, [](const auto& entry) { return entry.second->is_gone(); });
+  std::shared_ptr<AdoptedGroup>& known = groups.all[process_group.get()];
+  if (!known) known = std::make_shared<AdoptedGroup>(process_group);
+  return known;
+}
+
+}  // namespace
+
+void agree_in_adopted_group(const Group& group, const GroupCall& call) {
   const auto context = current_rank_or_null();
-  return context && context->world().agreement == Agreement::full;
+  if (!context || !context->world().make_group || context->world().agreement == Agreement::off) return;
+  const auto& process_group = group.process_group();
+  if (group.size() == 1 || process_group->getBackendType() != c10d::ProcessGroup::BackendType::GLOO) return;
+  // The world ranks of other groups are not known.
+  if (const auto known = context->find_group(process_group))
+    adopted_group(process_group)->agree(*known, context->world().size, call);
+}
+
+void leave_adopted_groups() {
+  AdoptedGroups& groups = adopted_groups();
+  const std::scoped_lock lock(groups.mutex);
+  for (const auto& [process_group, adopted] : groups.all) adopted->leave();
+}
+
+const char* to_string(Agreement level) {
+  return level == Agreement::off ? "off" : level == Agreement::on ? "on" : "full";
+}
+
+Agreement agreement_named(const std::string& name, const char* source) {
+  for (const Agreement level : {Agreement::off, Agreement::on, Agreement::full}) {
+    if (name == to_string(level)) return level;
+  }
+  TORCH_CHECK_VALUE(false, "meshtorch: there is no level of agreement \"", name, "\"\n  in: ", source,
+                    "\n  do: give off, on or full");
+}
+
+Agreement agreement_level(std::optional<Agreement> given) {
+  if (given) return *given;
+  const char* variable = std::getenv("MESHTORCH_AGREEMENT");
+  if (variable == nullptr || *variable == '\0') return Agreement::on;
+  return agreement_named(variable, "MESHTORCH_AGREEMENT");
 }
 
 void agree_on(const Group& group, const GroupCall& call) {
@@ -31,14 +117,25 @@ void agree_on(const Group& group, const GroupCall& call) {
   c10d::ProcessGroup& members = *group.process_group();
   using Type = c10d::ProcessGroup::BackendType;
   if (members.getBackendType() != Type::CUSTOM && members.getBackendType() != Type::GLOO) return;
+  agree_in_adopted_group(group, call);
   const auto backend = members.getBackend(c10::DeviceType::CPU);
   if (auto* comparing = dynamic_cast<Comparing*>(backend.get())) comparing->compare(call);
 }
 
-AlikeCall::AlikeCall(std::string what, std::string arguments)
-    : GroupCall(CallKind::comparison), what_(std::move(what)), arguments_(std::move(arguments)) {
-  hash_.add(what_);
-  hash_.add(arguments_);
+AlikeCall::AlikeCall(std::string text) : GroupCall(CallKind::comparison), text_(std::move(text)) {
+  hash_.add(text_);
+}
+
+void declare(const std::vector<std::int64_t>& world_ranks, const CallHash& hash, const CallWords& words,
+             const std::function<Group()>& everybody) {
+  const auto context = current_rank_or_null();
+  if (!context || world_ranks.size() == 1) return;
+  const World& world = context->world();
+  if (world.agreement == Agreement::off || !traits_of(world.backend).has_peers) return;
+  if (world.agreement == Agreement::full) return agree_on(everybody(), AlikeCall(words()));
+  const auto& declarations =
+      world.threads ? world.threads->declarations(world.rank) : declarations_of_process();
+  declarations->add(world_ranks, hash, words);
 }
 
 }  // namespace meshtorch::internal

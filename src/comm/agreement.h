@@ -1,24 +1,23 @@
 // How much the ranks of a group compare before data moves.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "comm/declarations.h"
 #include "comm/group_call.h"
+#include "meshtorch/agreement.h"
+#include "meshtorch/api.h"
 #include "meshtorch/group.h"
 
 namespace meshtorch::internal {
 
-enum class Agreement : std::uint8_t {
-  off,   // on gloo nothing; ranks that share memory compare all the same, since they read each other's
-  on,    // each collective: what, of what, and the operator or public call it is for
-  full,  // all that it is for, from the outermost call on; and calls that should be alike but send nothing
-};
-
-// What MESHTORCH_AGREEMENT says, `on` if it says nothing. Throws if there is no such level.
-Agreement agreement_level();
-
-// True if this rank's world compares in full.
-bool agrees_in_full();
+// What the program gave, else what MESHTORCH_AGREEMENT says, else `on`. Throws if there is no such level.
+MESHTORCH_FOR_PYTHON Agreement agreement_level(std::optional<Agreement> given);
+// "full", and back; `source` is named where there is no such level.
+const char* to_string(Agreement level);
+MESHTORCH_FOR_PYTHON Agreement agreement_named(const std::string& name, const char* source);
 
 // A backend whose members can compare a call that sends nothing.
 class Comparing {
@@ -31,15 +30,39 @@ class Comparing {
 // the backend cannot compare, or this rank is outside.
 void agree_on(const Group& group, const GroupCall& call);
 
-// A call that sends nothing: `what` was called with `arguments`, which all members give alike.
-class AlikeCall : public GroupCall {
+// The same in a group that something else made, such as torch.distributed, on a backend that compares nothing: before
+// each call, where the world asked for the group and all its members are on this host. Calls that others make in such
+// a group keep their order, since nothing is put off.
+void agree_in_adopted_group(const Group& group, const GroupCall& call);
+// Tells the members of all such groups that this process will not come again.
+MESHTORCH_FOR_PYTHON void leave_adopted_groups();
+
+// A call on its way to c10d, which knows less about it: the group's backend compares it, or, where something else made
+// the group, the ranks do here.
+class AgreedCall {
  public:
-  AlikeCall(std::string what, std::string arguments);
-  std::string text() const override { return what_ + "(" + arguments_ + ")"; }
+  AgreedCall(const GroupCall& call, const Group& group) : declared_(call) {
+    agree_in_adopted_group(group, call);
+  }
 
  private:
-  std::string what_;
-  std::string arguments_;
+  const DeclaredCall declared_;
 };
+
+// A call that sends nothing and that all members make alike: "manual_seed(1)".
+class AlikeCall : public GroupCall {
+ public:
+  explicit AlikeCall(std::string text);
+  std::string text() const override { return text_; }
+
+ private:
+  std::string text_;
+};
+
+// A call that sends nothing and that all of these world ranks make alike, this one among them. Each group among
+// them compares it with its next collective; in a world that compares in full, all of them at once, in the group
+// that `everybody` gives.
+void declare(const std::vector<std::int64_t>& world_ranks, const CallHash& hash, const CallWords& words,
+             const std::function<Group()>& everybody);
 
 }  // namespace meshtorch::internal

@@ -23,6 +23,10 @@ class CallHash {
       add(part);
     }
   }
+  void add(const CallHash& other) {
+    add(other.first_);
+    add(other.second_);
+  }
   // Enough to tell the calls of one run apart.
   std::uint64_t short_form() const { return first_; }
   friend bool operator==(const CallHash&, const CallHash&) = default;

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "comm/agreement.h"
 #include "comm/collectives_in_memory.h"
 #include "comm/comm_record.h"
 #include "comm/parts.h"
@@ -100,7 +101,7 @@ at::Tensor exchange(const at::Tensor& input, Splits to_receive, Splits to_send, 
   at::Tensor sent = as_cargo(input);
   at::Tensor received = at::empty(sizes_with(sent, 0, sum(to_receive)), sent.options());
   const AllToAllCall call(sent, to_receive, to_send);
-  const DeclaredCall declared(call);
+  const AgreedCall agreed(call, group);
   const WorkPtr work = shared(
       group.process_group()->all_to_all_single(received, sent, to_receive, to_send, c10d::AllToAllOptions()));
   return result_of(work, Collective::all_to_all_single, sizes, input.options(),
@@ -127,7 +128,7 @@ at::Tensor all_reduce(const at::Tensor& self, Reduction op, const Group& group) 
   c10d::AllreduceOptions options;
   options.reduceOp = wire.op();
   const AllReduceCall call(buffers, op.op);
-  const DeclaredCall declared(call);
+  const AgreedCall agreed(call, group);
   const WorkPtr work = shared(process_group->allreduce(buffers, options));
   return result_of(work, Collective::all_reduce, self.sizes(), self.options(),
                    [wire, buffer = buffers[0]] { return wire.decode(buffer); });
@@ -145,7 +146,7 @@ Tensors all_reduce_coalesced(const Tensors& self, Reduction op, const Group& gro
   c10d::AllreduceCoalescedOptions options;
   options.reduceOp = wire.op();
   const AllReduceCall call(buffers, op.op);
-  const DeclaredCall declared(call);
+  const AgreedCall agreed(call, group);
   const WorkPtr work = shared(process_group->allreduce_coalesced(buffers, options));
   Tensors results;
   for (std::size_t i = 0; i < self.size(); ++i) {
@@ -165,7 +166,7 @@ at::Tensor all_gather_tensor(const at::Tensor& self, std::int64_t dim, const Gro
   const Splits each = gather_sizes(input, dim, group, sizes);
   if (memory != nullptr) return all_gather_in_memory(*memory, input, dim, each, group);
   const AllGatherCall call(input, dim, each);
-  const DeclaredCall declared(call);
+  const AgreedCall agreed(call, group);
   at::Tensor part = as_cargo(padded(input, dim, *std::max_element(each.begin(), each.end())));
   at::Tensor stacked = at::empty(sizes_with(part, 0, part.size(0) * group.size()), part.options());
   const WorkPtr work = shared(process_group->all_gather_single(stacked, part, c10d::AllgatherOptions()));
@@ -190,7 +191,7 @@ Tensors all_gather_into_tensor_coalesced(const Tensors& self, const Group& group
   }
   const Splits sizes(static_cast<std::size_t>(group.size()), inputs[0].size(0));
   const AllGatherCall call(inputs, 0, sizes);
-  const DeclaredCall declared(call);
+  const AgreedCall agreed(call, group);
   const WorkPtr work =
       shared(process_group->all_gather_single_coalesced(outputs, inputs, c10d::AllgatherOptions()));
   Tensors results;
@@ -215,7 +216,7 @@ at::Tensor reduce_scatter_tensor(const at::Tensor& self, Reduction op, std::int6
   const std::int64_t mine = chunk(input.size(dim), group.size(), group.rank()).size;
   const at::Tensor encoded = wire.encode(input);
   const ReduceScatterCall call(encoded, dim, op.op);
-  const DeclaredCall declared(call);
+  const AgreedCall agreed(call, group);
   at::Tensor stacked = stacked_parts(encoded, dim, group.size());
   at::Tensor out = at::empty(sizes_with(encoded, dim, largest), encoded.options());
   c10d::ReduceScatterOptions options;
@@ -251,7 +252,7 @@ Tensors reduce_scatter_tensor_coalesced(const Tensors& self, Reduction op, const
   Splits wrapped;
   for (const auto& [dim, size] : kept) wrapped.push_back(dim);
   const ReduceScatterCall call(self, wrapped, op.op);
-  const DeclaredCall declared(call);
+  const AgreedCall agreed(call, group);
   const WorkPtr work = shared(process_group->reduce_scatter_single_coalesced(outputs, inputs, options));
   Tensors results;
   for (std::size_t i = 0; i < self.size(); ++i) {
@@ -298,7 +299,7 @@ at::Tensor broadcast(const at::Tensor& self, int source, const Group& group) {
   c10d::BroadcastOptions options;
   options.rootRank = source;
   const BroadcastCall call(buffers[0], source);
-  const DeclaredCall declared(call);
+  const AgreedCall agreed(call, group);
   const WorkPtr work = shared(process_group->broadcast(buffers, options));
   return result_of(work, Collective::broadcast, self.sizes(), self.options(),
                    [buffer = buffers[0], type = self.scalar_type()] { return from_cargo(buffer, type); });
@@ -335,6 +336,8 @@ at::Tensor permute_tensor(const at::Tensor& self, const RankPairs& pairs, const 
 void barrier(const Group& group) {
   const auto& process_group = group.process_group();
   if (auto* memory = memory_backend_of(*process_group)) return barrier_in_memory(*memory, group);
+  const GroupCall call(CallKind::barrier);
+  const AgreedCall agreed(call, group);
   process_group->barrier(c10d::BarrierOptions())->wait();
 }
 

@@ -1,5 +1,6 @@
 // Gathering chunks: in memory each rank shows its chunks and takes those of the others when it needs them;
 // other backends send one padded buffer.
+#include "comm/agreement.h"
 #include "comm/gather_chunks.h"
 
 #include <ATen/ATen.h>
@@ -110,7 +111,7 @@ std::function<void()> start_gather_chunks(const Tensors& chunks, const Tensors& 
   }
   at::Tensor all = at::empty({places.bytes * group.size()}, mine.options());
   const GatherChunksCall call(wholes, dims);
-  const DeclaredCall declared(call);
+  const AgreedCall agreed(call, group);
   const auto work = group.process_group()->all_gather_single(all, mine, c10d::AllgatherOptions());
   return [=, ranks = group.size()] {
     const at::NoGradGuard without_graph;

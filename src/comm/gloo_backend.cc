@@ -32,12 +32,7 @@ std::string address_of(const std::string& device) {
   return rest.substr(0, rest.find(']'));
 }
 
-}  // namespace
-
-c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const World& world,
-                                                    const c10::intrusive_ptr<c10d::Store>& store,
-                                                    const std::vector<std::int64_t>& ranks, int rank) {
-  const int size = static_cast<int>(ranks.size());
+c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> options_of(const World& world) {
   using c10d::ProcessGroupGloo;
   auto options = ProcessGroupGloo::Options::create(world.timeout);
   if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"); interface != nullptr && *interface != '\0') {
@@ -47,13 +42,25 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const World& world,
   } else {
     options->devices.push_back(ProcessGroupGloo::createDefaultDevice());
   }
-  const std::string address = address_of(options->devices[0]->str());
+  return options;
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const World& world,
+                                                    const c10::intrusive_ptr<c10d::Store>& store,
+                                                    const std::vector<std::int64_t>& ranks, int rank) {
   const std::vector<int> members(ranks.begin(), ranks.end());
   std::vector<int> others = members;
   std::erase(others, world.rank);
   const AtStore at_store(others, "gloo's connections between " + list_ranks(members));
-  auto gloo = c10::make_intrusive<ProcessGroupGloo>(store, rank, size, options);
-  return with_agreement(std::move(gloo), store, ranks, world, address);
+  const auto options = options_of(world);
+  const Connect connect = [&](const c10::intrusive_ptr<c10d::Store>& where, int number, int size) {
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(where, number, size, options);
+  };
+  auto gloo = connect(store, rank, static_cast<int>(ranks.size()));
+  return with_agreement(std::move(gloo), store, ranks, world, address_of(options->devices[0]->str()),
+                        connect);
 }
 
 }  // namespace meshtorch::internal

@@ -26,6 +26,13 @@ const CallOrigin* next_of(const CallOrigin& origin) {
   return compares_all_origins.load(std::memory_order_relaxed) ? origin.outer() : nullptr;
 }
 
+// Where all is compared, the module too.
+std::string module_of_call() {
+  if (!compares_all_origins.load(std::memory_order_relaxed)) return {};
+  const auto ask = running_module.load(std::memory_order_relaxed);
+  return ask == nullptr ? "" : ask();
+}
+
 }  // namespace
 
 const char* to_string(CallKind kind) { return kKindNames.at(static_cast<std::size_t>(kind)); }
@@ -34,12 +41,14 @@ GroupCall::GroupCall(CallKind kind) : kind_(kind) {
   hash_.add(static_cast<std::uint64_t>(kind));
   for (const CallOrigin* origin = CallOrigin::current(); origin != nullptr; origin = next_of(*origin))
     hash_.add(origin->name());
+  if (const std::string module = module_of_call(); !module.empty()) hash_.add(module);
 }
 
 std::string GroupCall::text() const {
   std::string text = std::string(to_string(kind_)) + "(" + arguments() + ")";
   for (const CallOrigin* origin = CallOrigin::current(); origin != nullptr; origin = next_of(*origin))
     text.append(origin == CallOrigin::current() ? " for " : " in ").append(origin->name());
+  if (const std::string module = module_of_call(); !module.empty()) text.append(" of module ").append(module);
   return text;
 }
 

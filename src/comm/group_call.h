@@ -89,6 +89,10 @@ class DeclaredCall {
 // full.
 inline std::atomic<bool> compares_all_origins = false;
 
+// Gives the path of the module that runs on the calling thread, empty if none does; set by whoever knows
+// modules, for worlds that compare in full.
+inline std::atomic<std::string (*)()> running_module = nullptr;
+
 // What collectives are called for on this thread while it lives: an operator, say. Part of what ranks agree
 // on, so that equal calls for different ends are told apart.
 class CallOrigin {

@@ -15,12 +15,6 @@
 namespace meshtorch::internal {
 namespace {
 
-// The last of them to come lets all go on.
-void wait_for_all(c10d::Store& store, const std::string& what, int size) {
-  if (store.add(what + " count", 1) == size) set_text(store, what, "all");
-  store.wait({what});
-}
-
 // Asked until the very end of the process.
 struct Memberships {
   std::timed_mutex mutex;
@@ -87,7 +81,8 @@ std::unique_ptr<GroupMeeting> HostMembership::meeting(int ranks_on_host) {
       record_,
       [record = record_](const std::string& problem) { record->note_failure(problem); },
       [this](const Wait* wait) { tell_wait_in_all_groups(world_rank(), wait); },
-      [this](const std::vector<int>& late) { return follow_waits_in_all_groups(world_rank(), late); }};
+      [this](const std::vector<int>& late) { return follow_waits_in_all_groups(world_rank(), late); },
+      declarations_of_process()};
   return std::make_unique<GroupMeeting>(*memory_, rank_, std::move(company));
 }
 
@@ -148,6 +143,15 @@ Obstacle HostMembership::obstacle_among(const Counts& counts) const {
 Obstacle HostMembership::obstacle() const {
   if (is_stopping_) return {c10::str("rank ", world_rank(), " leaves the group")};
   return obstacle_among([](int) { return true; });
+}
+
+Obstacle HostMembership::obstacle_in_a_moment() const {
+  if (world_ranks_.size() == 1) return {};
+  for (int i = 0; i < 20; ++i) {
+    if (Obstacle found = obstacle(); found.is_there()) return found;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  return {};
 }
 
 Obstacle HostMembership::obstacle_of(const std::vector<int>& world_ranks) const {
@@ -215,14 +219,22 @@ void note_failure_of_process(const std::string& problem) {
   if (!memberships().all.empty()) memberships().all.front()->note_failure(problem);
 }
 
-std::vector<int> members_on_host(c10d::Store& store, const std::vector<std::int64_t>& ranks, int rank) {
-  const std::string mine = host_identity();
-  set_text(store, c10::str("host of ", rank), mine);
+std::vector<std::vector<int>> members_by_host(c10d::Store& store, const std::vector<std::int64_t>& ranks,
+                                              int rank) {
+  set_text(store, c10::str("host of ", rank), host_identity());
   const std::vector<int> world_ranks(ranks.begin(), ranks.end());
-  std::vector<int> members;
+  std::vector<std::string> hosts;
+  std::vector<std::vector<int>> members;
   for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
     const AtStore at_store(world_ranks[static_cast<std::size_t>(r)], name_of_group(world_ranks));
-    if (r == rank || text_at(store, c10::str("host of ", r)) == mine) members.push_back(r);
+    const std::string host = text_at(store, c10::str("host of ", r));
+    const auto known = std::find(hosts.begin(), hosts.end(), host);
+    if (known == hosts.end()) {
+      hosts.push_back(host);
+      members.push_back({r});
+    } else {
+      members[static_cast<std::size_t>(known - hosts.begin())].push_back(r);
+    }
   }
   return members;
 }

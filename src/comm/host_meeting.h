@@ -34,6 +34,8 @@ class HostMembership {
   void stop_waiting() { is_stopping_ = true; }
   // What stands in the way of a wait for the members: for all, or for those with these world ranks.
   Obstacle obstacle() const;
+  // Looks for a moment: a process that is gone shows so a little after its connections are closed.
+  Obstacle obstacle_in_a_moment() const;
   Obstacle obstacle_of(const std::vector<int>& world_ranks) const;
 
   int world_rank() const { return world_ranks_[static_cast<std::size_t>(rank_)]; }
@@ -67,9 +69,10 @@ Obstacle obstacle_in_all_groups(const std::vector<int>& world_ranks);
 // Why this process goes, if it goes now.
 void note_failure_of_process(const std::string& problem);
 
-// The members of the group of these world ranks, by their numbers in it, that can share memory with this one,
-// itself among them. Every member must ask.
-std::vector<int> members_on_host(c10d::Store& store, const std::vector<std::int64_t>& ranks, int rank);
+// The members of the group of these world ranks, by their numbers in it, host by host: those of one can share
+// memory. Hosts and their members are in the order of the group. Every member must ask.
+std::vector<std::vector<int>> members_by_host(c10d::Store& store, const std::vector<std::int64_t>& ranks,
+                                              int rank);
 
 // True if all ranks can share memory. Every rank of the store must ask.
 MESHTORCH_FOR_PYTHON bool ranks_share_host(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size);

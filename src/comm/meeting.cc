@@ -30,7 +30,7 @@ constexpr std::chrono::nanoseconds kLongestWatch = std::chrono::microseconds(200
 constexpr std::chrono::nanoseconds kShortestWatch = std::chrono::microseconds(5);
 constexpr int kYields = 16;
 constexpr std::size_t kOriginWords = std::extent_v<decltype(MeetingSlot::origin)>;
-// A process may be gone without a word: sleepers look at it so often.
+// Sleepers look so often whether a process is gone without a word, and tell so often for whom they wait.
 constexpr milliseconds kLookout(100);
 
 std::uint64_t meeting_of(std::uint64_t gathering) { return gathering >> 16; }
@@ -93,10 +93,13 @@ GroupMeeting::GroupMeeting(MeetingMemory& memory, int rank, Company company)
       may_watch_(company_.ranks_on_host <= cores()),
       number_in_record_(company_.record ? company_.record->number_of({company_.world_ranks}) : 0),
       patience_(kLongestWatch) {
+  if (company_.declarations)
+    declared_in_group_ =
+        std::make_unique<Declarations::OfGroup>(company_.declarations, company_.world_ranks);
   TORCH_INTERNAL_ASSERT(size() == static_cast<int>(memory_.size) && size() < (1 << 16));
 }
 
-bool GroupMeeting::come(const GroupCall& call) {
+bool GroupMeeting::come(const GroupCall& call, std::unique_ptr<Declared> declared) {
   fault_point(FaultPoint::coming, world_rank(rank_));
   TORCH_CHECK(
       memory_.is_broken.load(std::memory_order_relaxed) == 0,
@@ -113,7 +116,10 @@ bool GroupMeeting::come(const GroupCall& call) {
   if (company_.record) place_in_record_ = company_.record->begin(number_in_record_, number, call);
   mine.brought[turn_].hash = call.hash();
   mine.brought[turn_].hash.add(number);
-  if (const CallSplits* splits = call.splits()) {
+  declared_ = std::move(declared);
+  if (declared_) mine.brought[turn_].hash.add(declared_->hash);
+  const CallSplits* splits = call.splits();
+  if (splits != nullptr && splits->sends.size() == memory_.size) {  // not of members on other hosts
     std::int64_t* numbers = memory_.numbers(rank_, turn_);
     std::copy(splits->receives.begin(), splits->receives.end(),
               std::copy(splits->sends.begin(), splits->sends.end(), numbers));
@@ -122,6 +128,12 @@ bool GroupMeeting::come(const GroupCall& call) {
 }
 
 void GroupMeeting::meet(const GroupCall& call, bool have_all_come, milliseconds timeout) {
+  wait_for_all(have_all_come, timeout);
+  if (!is_of_one_mind()) disagree(call, timeout);
+  if (call.splits() != nullptr) check_splits(call, timeout);
+}
+
+void GroupMeeting::wait_for_all(bool have_all_come, milliseconds timeout) {
   if (!have_all_come) {
     const Blocking blocking;
     const Outcome outcome = sleep_until_all_come(timeout, /*may_give_up=*/true);
@@ -129,29 +141,33 @@ void GroupMeeting::meet(const GroupCall& call, bool have_all_come, milliseconds 
   }
   entered_turn_ = turn_;
   turn_ ^= 1;
+}
+
+bool GroupMeeting::is_of_one_mind() const {
   const CallHash& expected = brought_by(0).hash;
   for (int r = 1; r < size(); ++r) {
-    if (brought_by(r).hash != expected) disagree(call, timeout);
+    if (brought_by(r).hash != expected) return false;
   }
-  if (call.splits() != nullptr) check_splits(call, timeout);
+  return true;
+}
+
+std::string GroupMeeting::words(const GroupCall& call) const {
+  return declared_ ? call.text() + declared_->text() : call.text();
 }
 
 void GroupMeeting::check_splits(const GroupCall& call, milliseconds timeout) {
-  for (int from = 0; from < size(); ++from) {
-    for (int to = 0; to < size(); ++to) {
-      const std::int64_t sent = memory_.numbers(from, entered_turn_)[to];
-      const std::int64_t expected = memory_.numbers(to, entered_turn_)[size() + from];
-      if (sent == expected) continue;
-      gather_inside(timeout);  // peers may still read what this rank shows
-      const std::string problem =
-          c10::str(to_string(call.kind()), ": rank ", world_rank(from), " sends ", sent, " ",
-                   call.splits()->unit, " to rank ", world_rank(to), ", which expects ", expected);
-      note_failure(problem);
-      leave();
-      TORCH_CHECK_VALUE(false, "meshtorch: ", problem,
-                        "\n  do: let each rank expect what the others send to it");
-    }
-  }
+  const std::string problem = find_mismatch(call, company_.world_ranks, [this](std::size_t rank) {
+    return memory_.numbers(static_cast<int>(rank), entered_turn_);
+  });
+  if (problem.empty()) return;
+  gather_inside(timeout);  // peers may still read what this rank shows
+  leave();
+  mismatch(problem);
+}
+
+void GroupMeeting::mismatch(const std::string& problem) const {
+  note_failure(problem);
+  TORCH_CHECK_VALUE(false, "meshtorch: ", problem, "\n  do: let each rank expect what the others send to it");
 }
 
 void GroupMeeting::next_stage(milliseconds timeout) {
@@ -307,7 +323,7 @@ GroupMeeting::Outcome GroupMeeting::sleep(const std::function<bool()>& is_over, 
       continue;
     }
     wait_for_bell(memory_.bell, heard,
-                  std::min(rest, company_.are_processes ? kLookout : milliseconds(3600000)));
+                  std::min(rest, company_.tell_wait ? kLookout : milliseconds(3600000)));
   }
   memory_.sleepers.fetch_sub(1);
   if (outcome == Outcome::met) {
@@ -355,35 +371,23 @@ void GroupMeeting::give_up(Outcome outcome, milliseconds timeout, const std::str
 
 void GroupMeeting::disagree(const GroupCall& call, milliseconds timeout) {
   MeetingSlot& mine = memory_.slot(rank_);
-  mine.write_words(call.text());
+  mine.write_words(words(call));
   gather_inside(timeout);
-  std::uint64_t last = 0;
-  bool is_one_number = true;
-  for (int r = 0; r < size(); ++r) {
-    const std::uint64_t number = memory_.slot(r).calls.load(std::memory_order_relaxed);
-    is_one_number = is_one_number && (r == 0 || number == last);
-    last = std::max(last, number);
-  }
-  std::vector<std::string> called;
+  std::vector<RankCall> calls;
   for (int r = 0; r < size(); ++r) {
     const MeetingSlot& slot = memory_.slot(r);
-    called.push_back(slot.read_words());
-    if (!is_one_number)
-      called.back().append(", as call #" + std::to_string(slot.calls.load(std::memory_order_relaxed)));
+    calls.push_back({world_rank(r), slot.calls.load(std::memory_order_relaxed), slot.read_words()});
   }
   gather_inside(timeout);  // all have read the numbers
-  mine.calls.store(last, std::memory_order_relaxed);
+  mine.calls.store(last_number(calls), std::memory_order_relaxed);
   leave();
-  disagreement([&](int r) { return called[static_cast<std::size_t>(r)]; });
+  disagreement(table_of(calls));
 }
 
-void GroupMeeting::disagreement(const std::function<std::string(int rank)>& words) const {
-  std::string table;
-  for (int r = 0; r < size(); ++r)
-    table.append("\n  rank ").append(std::to_string(world_rank(r))).append(": ").append(words(r));
+void GroupMeeting::disagreement(const std::string& table) const {
   note_failure("the ranks disagree" + table);
   TORCH_CHECK(false, "meshtorch: the ranks of a group disagree on a collective", table,
-              "\n  do: call the same collective with the same shape and type on every rank");
+              "\n  do: call the same, with the same shapes, types and layouts, on every rank");
 }
 
 std::string GroupMeeting::describe() const {

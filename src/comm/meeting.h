@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/call_table.h"
+#include "comm/declarations.h"
 #include "comm/flight_record.h"
 #include "comm/group_call.h"
 #include "comm/meeting_memory.h"
@@ -44,6 +46,8 @@ class GroupMeeting {
     std::function<void(const Wait* wait)> tell_wait = {};
     // Where those are that are late, and for whom they wait, a line each; may be empty.
     std::function<std::string(const std::vector<int>& late)> follow = {};
+    // What this rank calls alike with the others though it sends nothing; may be null.
+    std::shared_ptr<Declarations> declarations = nullptr;
   };
 
   GroupMeeting(MeetingMemory& memory, int rank, Company company);
@@ -54,12 +58,25 @@ class GroupMeeting {
 
   // Blocks until every member has come with an equal call, of the same number in the group. Throws the same
   // error on every member if they differ, or if one sends what another does not expect; throws if a member
-  // failed, returned, or did not come in time. Afterwards what the peers brought can be read.
-  void enter(const GroupCall& call, std::chrono::milliseconds timeout) { meet(call, come(call), timeout); }
+  // failed, returned, or did not come in time. Afterwards what the peers brought can be read. Agreement
+  // includes what the ranks declared since their last call.
+  void enter(const GroupCall& call, std::chrono::milliseconds timeout) {
+    meet(call, come(call, take_declared(call)), timeout);
+  }
   // Its two halves, for a rank that has better things to do than to sleep: comes to the call, and says
   // whether all the others came while it could afford to watch; and the rest of enter(), from any thread.
-  bool come(const GroupCall& call);
+  bool come(const GroupCall& call, std::unique_ptr<Declared> declared);
   void meet(const GroupCall& call, bool have_all_come, std::chrono::milliseconds timeout);
+  // What the call brings of it, asked in the order of the calls. Messages between two ranks have an order of
+  // their own.
+  std::unique_ptr<Declared> take_declared(const GroupCall& call) {
+    return declared_in_group_ && call.kind() != CallKind::send_recv ? declared_in_group_->take() : nullptr;
+  }
+  // The parts of meet(), for those who compare more than what lies here: blocks until every member has come;
+  // says whether they called the same; and what this rank called, in words.
+  void wait_for_all(bool have_all_come, std::chrono::milliseconds timeout);
+  bool is_of_one_mind() const;
+  std::string words(const GroupCall& call) const;
   // Blocks until every member has filled its next stage, which can be read afterwards.
   void next_stage(std::chrono::milliseconds timeout);
   // Blocks until every member is here. Thread ranks read each other's memory until then, so that they never
@@ -79,11 +96,14 @@ class GroupMeeting {
   void wait_until(const std::function<bool()>& is_there, std::chrono::milliseconds timeout,
                   const std::function<int()>& late, const std::string& missing);
   // Throws what the ranks called, line by line.
-  [[noreturn]] void disagreement(const std::function<std::string(int rank)>& words) const;
+  [[noreturn]] void disagreement(const std::string& table) const;
+  // Throws that one sends what another does not expect.
+  [[noreturn]] void mismatch(const std::string& problem) const;
 
   // What a rank brought to the latest call, and its latest stage.
   const Brought& brought_by(int rank) const { return memory_.slot(rank).brought[entered_turn_]; }
   char* stage_of(int rank) const { return memory_.stage(rank, turn_ ^ 1); }
+  const char* stage_brought_by(int rank) const { return memory_.stage(rank, entered_turn_); }
 
   int size() const { return static_cast<int>(company_.world_ranks.size()); }
   int world_rank(int rank) const { return company_.world_ranks[static_cast<std::size_t>(rank)]; }
@@ -93,6 +113,10 @@ class GroupMeeting {
   // Where these world ranks are and for whom they wait, a line each, as far as that is known.
   std::string follow(const std::vector<int>& late) const {
     return company_.follow ? company_.follow(late) : "";
+  }
+  // Why this rank goes, if it goes now.
+  void note_failure(const std::string& problem) const {
+    if (company_.on_failure) company_.on_failure(problem);
   }
 
  private:
@@ -120,9 +144,6 @@ class GroupMeeting {
   void gather_inside(std::chrono::milliseconds timeout);
   // Says who is late, once in a wait that is longer than waits should be.
   void warn_of_wait(std::chrono::milliseconds waited, const std::vector<int>& late) const;
-  void note_failure(const std::string& problem) const {
-    if (company_.on_failure) company_.on_failure(problem);
-  }
   // `late` are the world ranks that were waited for.
   [[noreturn]] void give_up(Outcome outcome, std::chrono::milliseconds timeout, const std::string& state,
                             const std::vector<int>& late);
@@ -140,6 +161,8 @@ class GroupMeeting {
   const std::uint64_t number_in_record_;
   std::size_t place_in_record_ = 0;
   std::chrono::nanoseconds patience_;
+  std::unique_ptr<Declarations::OfGroup> declared_in_group_;  // null if nothing is declared
+  std::unique_ptr<Declared> declared_;                        // before the latest call
   Obstacle obstacle_;
   bool has_told_ = false;  // of a wait
 };

@@ -145,10 +145,14 @@ void NoticeBoard::agree(Lane lane, std::uint64_t number, const std::function<std
   wait_for_peers(lane, number, "told what it called", [&](const Notice& theirs) {
     return theirs.has_words.load() >= number || theirs.taken.load() >= number;
   });
-  meeting_.disagreement([&](int r) -> std::string {
+  std::vector<RankCall> calls;
+  for (int r = 0; r < meeting_.size(); ++r) {
     const Notice& theirs = notice(r, lane, number);
-    return theirs.has_words.load() >= number ? theirs.words : "another one, which it gave up";
-  });
+    const bool has_words = theirs.has_words.load() >= number;
+    calls.push_back(
+        {meeting_.world_rank(r), number, has_words ? theirs.words : "another one, which it gave up"});
+  }
+  meeting_.disagreement(table_of(calls));
 }
 
 void NoticeBoard::mark_taken(Lane lane, std::uint64_t number) {

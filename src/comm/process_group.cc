@@ -46,13 +46,19 @@ void settle_backend(World& world, bool is_named) {
   world.backend = "gloo";
 }
 
+// Ranks of different levels would wait for each other in different places.
+void check_level(const World& world) {
+  if (world.store && traits_of(world.backend).has_peers && !traits_of(world.backend).ranks_are_threads)
+    check_alike(world.store, world.rank, world.size, "the level of agreement", to_string(world.agreement));
+}
+
 World describe_world(const InitOptions& options) {
   World world;
   const bool are_threads = options.init_method.starts_with("threads://");
   world.backend = !options.backend.empty() ? options.backend : are_threads ? "threads" : default_backend();
   check_timeout(options.timeout, "init_process_group");
   world.timeout = timeout_or_default(options.timeout);
-  world.agreement = agreement_level();
+  world.agreement = agreement_level(options.agreement);
   check_backend(world.backend);
   return world;
 }
@@ -66,6 +72,7 @@ void init_process_group(const InitOptions& options) {
   world.size = meeting.world_size;
   world.local_rank = meeting.local_rank;
   world.store = std::move(meeting.store);
+  check_level(world);
   settle_backend(world, !options.backend.empty());
   if (traits_of(world.backend).ranks_are_threads)
     world.threads = join_thread_world(options.init_method, world.size, world.rank);
@@ -85,6 +92,7 @@ void init_process_group(const c10::intrusive_ptr<c10d::Store>& store, const Init
   world.local_rank = options.rank;
   world.size = options.world_size;
   world.store = store ? watched(store) : store;
+  check_level(world);
   settle_backend(world, !options.backend.empty());
   if (traits_of(world.backend).ranks_are_threads)
     world.threads = join_thread_world(options.init_method, world.size, world.rank);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -113,7 +114,9 @@ Segment::~Segment() {
 std::string host_identity() {
   struct stat processes{};
   stat("/proc/self/ns/pid", &processes);
-  return c10::str(read_text("/proc/sys/kernel/random/boot_id"), " ", processes.st_ino, " ", getuid());
+  const char* part = std::getenv("MESHTORCH_HOST_PART");
+  return c10::str(read_text("/proc/sys/kernel/random/boot_id"), " ", processes.st_ino, " ", getuid(), " ",
+                  part == nullptr ? "" : part);
 }
 
 std::uint64_t process_start(int process) {

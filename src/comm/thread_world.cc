@@ -2,16 +2,20 @@
 #include "comm/thread_world.h"
 
 #include <c10/util/Exception.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "comm/flight_record.h"
 #include "comm/meeting.h"
+#include "comm/segment.h"
 #include "comm/vector_math.h"
+#include "comm/waits.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -27,8 +31,11 @@ void ThreadWorld::FreeMemory::operator()(MeetingMemory* memory) const {
 }
 
 ThreadWorld::ThreadWorld(int size)
-    : state_(static_cast<std::size_t>(size), RankState::running), joined_(static_cast<std::size_t>(size)) {
+    : state_(static_cast<std::size_t>(size), RankState::running),
+      joined_(static_cast<std::size_t>(size)),
+      threads_(static_cast<std::size_t>(size)) {
   settle_vector_math();
+  for (int rank = 0; rank < size; ++rank) declarations_.push_back(std::make_shared<Declarations>());
 }
 
 ThreadWorld::~ThreadWorld() = default;
@@ -54,6 +61,8 @@ std::unique_ptr<GroupMeeting> ThreadWorld::meeting(const std::vector<int>& world
     memory.reset(MeetingMemory::make(room, members, kThreadStage));
   }
   const int world_rank = world_ranks[static_cast<std::size_t>(rank)];
+  int& thread = threads_[static_cast<std::size_t>(world_rank)];
+  if (thread == 0) thread = gettid();  // it makes the group of all ranks itself
   std::shared_ptr<FlightRecord>& record = records_[world_rank];
   if (!record) record = flight_record_of(world_rank, size());
   GroupMeeting::Company company{world_ranks,
@@ -61,7 +70,10 @@ std::unique_ptr<GroupMeeting> ThreadWorld::meeting(const std::vector<int>& world
                                 /*are_processes=*/false,
                                 [this, world_ranks] { return Obstacle{obstacle(world_ranks)}; },
                                 record,
-                                [record](const std::string& problem) { record->note_failure(problem); }};
+                                [record](const std::string& problem) { record->note_failure(problem); },
+                                [this, world_rank](const Wait* wait) { tell_wait(world_rank, wait); },
+                                [this, world_rank](const auto& late) { return follow(world_rank, late); },
+                                declarations(world_rank)};
   return std::make_unique<GroupMeeting>(*memory, rank, std::move(company));
 }
 
@@ -93,13 +105,41 @@ void ThreadWorld::finish(int rank) {
   wake_all();
 }
 
-void ThreadWorld::note_error(int rank, const std::string& text) {
+template <class Visit>
+void ThreadWorld::visit_slots(int rank, const Visit& visit) const {
   const std::scoped_lock lock(mutex_);
-  for (auto& [ranks, memory] : meetings_) {
+  for (const auto& [ranks, memory] : meetings_) {
     const auto member = std::find(ranks.begin(), ranks.end(), rank);
-    if (member != ranks.end())
-      memory->slot(static_cast<int>(member - ranks.begin())).say(LastWords::error, text);
+    if (member != ranks.end()) visit(memory->slot(static_cast<int>(member - ranks.begin())));
   }
+}
+
+void ThreadWorld::note_error(int rank, const std::string& text) {
+  visit_slots(rank, [&](MeetingSlot& slot) { slot.say(LastWords::error, text); });
+}
+
+void ThreadWorld::tell_wait(int rank, const Wait* wait) {
+  visit_slots(rank, [&](MeetingSlot& slot) {
+    if (wait != nullptr) {
+      slot.wait.write(*wait);
+    } else {
+      slot.wait.clear();
+    }
+  });
+}
+
+std::string ThreadWorld::follow(int rank, const std::vector<int>& late) const {
+  return follow_waits(rank, late, [this](int other) -> std::optional<Whereabouts> {
+    Whereabouts found;
+    visit_slots(other, [&](const MeetingSlot& slot) {
+      if (slot.wait.is_there()) found.wait = slot.wait.read();
+    });
+    const std::scoped_lock lock(mutex_);
+    const int thread = threads_[static_cast<std::size_t>(other)];
+    if (thread == 0) return std::nullopt;
+    found.state = "its thread " + process_state(thread);
+    return found;
+  });
 }
 
 int ThreadWorld::failed_rank() const {

@@ -10,9 +10,11 @@
 
 namespace meshtorch::internal {
 
+class Declarations;
 class FlightRecord;
 class GroupMeeting;
 struct MeetingMemory;
+struct Wait;
 
 // All thread ranks of one spawn.
 class ThreadWorld {
@@ -27,6 +29,11 @@ class ThreadWorld {
   // world must outlive it.
   std::unique_ptr<GroupMeeting> meeting(const std::vector<int>& world_ranks, int rank);
 
+  // What this rank calls alike with the others though it sends nothing.
+  const std::shared_ptr<Declarations>& declarations(int rank) const {
+    return declarations_[static_cast<std::size_t>(rank)];
+  }
+
   // Called once by each rank of a world that is found by name. False if a rank has left already, so that this
   // world is ending.
   bool join(int rank);
@@ -35,6 +42,11 @@ class ThreadWorld {
   void finish(int rank);
   // An operator of a rank that goes on failed: told to those who wait for it, until its next collective.
   void note_error(int rank, const std::string& text);
+
+  // For whom a rank waits, in whatever group, as it tells those who wait for it; null: it goes on.
+  void tell_wait(int rank, const Wait* wait);
+  // Where those are that are late for this rank, and for whom they wait, a line each.
+  std::string follow(int rank, const std::vector<int>& late) const;
 
   // The first failure: its rank (-1: none) and error.
   int failed_rank() const;
@@ -50,6 +62,9 @@ class ThreadWorld {
   // This rank's calls are over.
   void close_record(int rank, const std::string& reason);
   void wake_all();
+  // Calls `visit` with the slot of the rank in each of its groups.
+  template <class Visit>
+  void visit_slots(int rank, const Visit& visit) const;
 
   mutable std::mutex mutex_;
   std::vector<RankState> state_;
@@ -59,6 +74,8 @@ class ThreadWorld {
   std::exception_ptr failure_;
   std::map<std::vector<int>, std::unique_ptr<MeetingMemory, FreeMemory>> meetings_;
   std::map<int, std::shared_ptr<FlightRecord>> records_;  // of the ranks that have made a group
+  std::vector<std::shared_ptr<Declarations>> declarations_;
+  std::vector<int> threads_;  // as the system numbers them; 0: not known yet
 };
 
 }  // namespace meshtorch::internal

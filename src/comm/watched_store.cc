@@ -287,4 +287,27 @@ void set_text(c10d::Store& store, const std::string& key, const std::string& tex
   store.set(key, std::vector<std::uint8_t>(text.begin(), text.end()));
 }
 
+// The last of them to come lets all go on.
+void wait_for_all(c10d::Store& store, const std::string& what, int size) {
+  if (store.add(what + " count", 1) == size) set_text(store, what, "all");
+  store.wait({what});
+}
+
+void check_alike(const c10::intrusive_ptr<c10d::Store>& given, int rank, int size, const std::string& what,
+                 const std::string& value) {
+  if (size == 1) return;
+  c10d::PrefixStore store(what, given);
+  const char* kDiffers = "differs";
+  const AtStore at_store(rank == 0 ? std::vector<int>() : std::vector<int>{0}, "the start of all ranks");
+  if (rank == 0) {
+    set_text(store, "of rank 0", value);
+  } else if (const std::string first = text_at(store, "of rank 0"); first != value) {
+    set_text(store, kDiffers, c10::str("rank 0 has \"", first, "\", rank ", rank, " \"", value, "\""));
+  }
+  const AtStore for_all(std::vector<int>(), "the start of all ranks");
+  wait_for_all(store, "compared", size);
+  TORCH_CHECK_VALUE(!store.check({kDiffers}), "meshtorch: the ranks have different values of ", what, ": ",
+                    text_at(store, kDiffers), "\n  in: init_process_group\n  do: give the same on all ranks");
+}
+
 }  // namespace meshtorch::internal

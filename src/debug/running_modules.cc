@@ -7,6 +7,7 @@
 #include <torch/nn/module.h>
 #include <torch/csrc/distributed/c10d/RankLocal.hpp>
 
+#include "comm/group_call.h"
 #include "meshtorch/detail/module_scope.h"
 #include "nn/hookable_module.h"
 
@@ -32,6 +33,9 @@ struct Watch {
   std::vector<Frame> frames;
   std::vector<Recorded> recorded;  // inner modules before outer ones
 };
+
+// While no debug mode is active, nodes of so many modules are known: enough for a step.
+constexpr std::size_t kRecorded = 4096;
 
 Watch& watch() { return c10d::RankLocal<Watch>::get(); }
 
@@ -99,13 +103,19 @@ void internal::leave_module() {
   const std::uint64_t first = now.frames.back().first_node;
   const std::uint64_t last = at::sequence_number::peek();
   if (last > first) now.recorded.push_back({first, last, paths_of(now.frames)});
+  if (now.users == 0 && now.recorded.size() > 2 * kRecorded)
+    now.recorded.erase(now.recorded.begin(), now.recorded.begin() + kRecorded);
   now.frames.pop_back();
 }
 
-bool detail::ModuleScope::is_wanted() { return watch().users > 0; }
+// Ranks that compare in full say in which module they are.
+bool detail::ModuleScope::is_wanted() {
+  return compares_all_origins.load(std::memory_order_relaxed) || watch().users > 0;
+}
 
 detail::ModuleScope::ModuleScope(torch::nn::Module& module) : entered_(is_wanted()) {
   if (!entered_) return;
+  running_module.store(&innermost_module, std::memory_order_relaxed);
   auto& frames = watch().frames;
   frames.push_back({&module, path_of(module, frames), at::sequence_number::peek()});
 }

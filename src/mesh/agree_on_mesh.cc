@@ -2,16 +2,30 @@
 #include "mesh/agree_on_mesh.h"
 
 #include <numeric>
+#include <utility>
 
 #include "mesh/mesh_impl.h"
 
 namespace meshtorch::internal {
 
-void agree_on(const MeshImpl& mesh, const std::string& call, const std::string& arguments) {
-  if (!mesh.coordinate() || mesh.ranks().size() == 1) return;
+namespace {
+
+Group group_of_all(const MeshImpl& mesh) {
   std::vector<int> axes(mesh.shape().size());
   std::iota(axes.begin(), axes.end(), 0);
-  agree_on(mesh.group(axes), AlikeCall(call, arguments));
+  return mesh.group(axes);
+}
+
+}  // namespace
+
+void agree_on(const MeshImpl& mesh, std::string call) {
+  if (!mesh.coordinate() || mesh.ranks().size() == 1) return;
+  agree_on(group_of_all(mesh), AlikeCall(std::move(call)));
+}
+
+void declare(const MeshImpl& mesh, const CallHash& hash, const CallWords& words) {
+  if (!mesh.coordinate()) return;
+  declare(mesh.ranks(), hash, words, [&] { return group_of_all(mesh); });
 }
 
 }  // namespace meshtorch::internal

@@ -9,8 +9,10 @@ namespace meshtorch::internal {
 
 class MeshImpl;
 
-// Blocks until every rank of the mesh has called the same with the same arguments; throws what each called if
-// they differ. Ranks outside the mesh pass by.
-void agree_on(const MeshImpl& mesh, const std::string& call, const std::string& arguments);
+// Blocks until every rank of the mesh has made the same call, in these words; throws what each called if they
+// differ. Ranks outside the mesh pass by.
+void agree_on(const MeshImpl& mesh, std::string call);
+// The same without waiting: their next collective compares it.
+void declare(const MeshImpl& mesh, const CallHash& hash, const CallWords& words);
 
 }  // namespace meshtorch::internal

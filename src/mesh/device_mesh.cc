@@ -156,7 +156,7 @@ DeviceMesh init_device_mesh(c10::DeviceType device_type, const std::vector<std::
   std::vector<std::int64_t> ranks(static_cast<std::size_t>(count));
   std::iota(ranks.begin(), ranks.end(), 0);
   const DeviceMesh mesh(MeshImpl::get(device_type, std::move(ranks), shape, names));
-  agree_on(Group(), AlikeCall("init_device_mesh", mesh.to_string()));
+  agree_on(Group(), AlikeCall(c10::str("init_device_mesh(", mesh.to_string(), ")")));
   return mesh;
 }
 

@@ -94,7 +94,7 @@ DeviceMesh internal::one_axis_of(const DeviceMesh& mesh, const std::string& axis
 torch::nn::Module& parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh,
                                       const ParallelizePlan& plan, const ParallelizeOptions& options) {
   const DeviceMesh axis = one_axis_of(mesh, options.axis);
-  agree_on(impl_of(axis), "parallelize_module", text_of(plan));
+  agree_on(impl_of(axis), "parallelize_module(" + text_of(plan) + ")");
   for (const auto& [pattern, style] : plan.entries()) {
     const std::vector<Match> found = matches_of(module, pattern);
     if (found.empty()) {

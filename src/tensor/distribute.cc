@@ -4,9 +4,9 @@
 #include "comm/group_call.h"
 #include "comm/rank_context.h"
 #include "comm/scatter.h"
-#include "mesh/agree_on_mesh.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/dtensor.h"
+#include "tensor/declare_layout.h"
 #include "tensor/execute.h"
 #include "tensor/meta.h"
 #include "tensor/redistribute.h"
@@ -109,8 +109,8 @@ DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, cons
       options.src_data_rank.has_value() && !tensor.is_meta() && impl.coordinate().has_value();
   const std::string purpose = "distribute_tensor to " + to_string(layout->placements);
   const CallOrigin origin(purpose);
-  if (!communicates && agrees_in_full())
-    agree_on(impl, purpose, c10::str(tensor.scalar_type(), tensor.sizes()));
+  if (!communicates)
+    declare_layout("distribute_tensor", *layout, tensor.scalar_type(), tensor.sizes().vec());
   at::Tensor data = tensor.detach();
   if (data.device().type() != mesh.device_type() && !data.is_meta()) data = data.to(mesh.device_type());
   const Layout* held = impl.replicated();

@@ -7,10 +7,10 @@
 
 #include "autograd/differentiable.h"
 #include "comm/pending.h"
-#include "mesh/agree_on_mesh.h"
 #include "meshtorch/between_meshes.h"
 #include "meshtorch/collectives.h"
 #include "tensor/cross_mesh.h"
+#include "tensor/declare_layout.h"
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
@@ -73,11 +73,8 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
   const bool is_outside = !impl.coordinate() && options.shape.has_value();
   const std::int64_t dims = is_outside ? static_cast<std::int64_t>(options.shape->size()) : local.dim();
   const Layout* layout = checked_layout(impl, placements, dims);
-  // Before anything is made of it: ranks that take it for different things need not meet later.
-  if (agrees_in_full())
-    agree_on(impl, "from_local as " + to_string(layout->placements),
-             c10::str(local.scalar_type(), " of ", dims, " dims",
-                      options.shape ? c10::str(", whole ", c10::IntArrayRef(*options.shape)) : ""));
+  // Ranks that take it for different things need not meet over it later; a check compares more.
+  if (!options.run_check) declare_layout("from_local", *layout, local.scalar_type(), options.shape);
   Shape shape;
   if (options.run_check) {
     shape = shape_of_checked_shards(local, *layout, options.shape);
@@ -165,7 +162,11 @@ at::Tensor DTensor::full_tensor(const ToLocalOptions& options) const {
 
 DTensor DTensor::redistribute(const Placements& placements, const RedistributeOptions& options) const {
   const DTensorMeta& meta = distributed(*this, "redistribute");
-  return redistribute_tensor(*this, checked_layout(*meta.mesh, placements, dim()), options);
+  const Layout* to = checked_layout(*meta.mesh, placements, dim());
+  // A shape that was concluded from one shard is compared by itself.
+  declare_layout("redistribute", *to, scalar_type(), meta.assumed ? std::nullopt : std::optional(sizes().vec()),
+                 meta.layout);
+  return redistribute_tensor(*this, to, options);
 }
 
 DTensor DTensor::redistribute(const DeviceMesh& mesh, const Placements& placements,

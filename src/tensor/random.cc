@@ -9,6 +9,7 @@
 #include <limits>
 #include <utility>
 
+#include "comm/agreement.h"
 #include "comm/rank_context.h"
 #include "tensor/execute.h"
 #include "tensor/meta.h"
@@ -34,6 +35,15 @@ DTensor make_random(const Shape& size, const DeviceMesh& mesh, const Placements&
   const at::TensorOptions on_device = options.has_device() ? options : options.device(mesh.device_type());
   const at::Tensor local = make(*layout, on_device.requires_grad(false));
   return wrap(local, layout, size, dense_strides(size)).requires_grad_(options.requires_grad());
+}
+
+void declare_seed(std::uint64_t seed) {
+  if (current_rank_or_null() == nullptr) return;
+  CallHash hash;
+  hash.add("manual_seed");
+  hash.add(seed);
+  const Group all;
+  declare(all.ranks(), hash, [seed] { return c10::str("manual_seed(", seed, ")"); }, [&] { return all; });
 }
 
 }  // namespace
@@ -64,7 +74,7 @@ RngState RngState::from_tensor(const at::Tensor& bytes) {
 }
 
 void manual_seed(std::uint64_t seed) {
-  if (agrees_in_full()) agree_on(Group(), AlikeCall("manual_seed", std::to_string(seed)));
+  declare_seed(seed);
   set_rng_state({.seed = seed, .call = 0});
 }
 

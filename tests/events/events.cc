@@ -26,17 +26,6 @@ namespace mt = meshtorch;
 namespace meshtorch::testing {
 namespace {
 
-std::string thrown_by(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return {};
-}
-
 torch::Tensor wait(const torch::Tensor& t) { return mt::wait_tensor(t); }
 
 mt::DeviceMesh line() { return mt::init_device_mesh(torch::kCPU, {kRanks}); }
@@ -155,7 +144,7 @@ const Events& disagreement_calls() {
   return events;
 }
 
-// Calls that send nothing, which ranks compare at the level `full`.
+// Calls that send nothing: ranks compare them with their next collective, at the level `full` at once.
 const Events& silent_calls() {
   static const Events events{
       {"seed", [](bool g) { mt::manual_seed(g ? 2 : 1); }},
@@ -171,7 +160,41 @@ const Events& silent_calls() {
          mt::distribute_tensor(torch::ones({3, 3}), line(), {mt::Shard(g ? 1 : 0)},
                                {.src_data_rank = std::nullopt});
        }},
+      {"redistribution of copies",
+       [](bool g) {
+         const auto copies = mt::DTensor::from_local(torch::ones({3, 3}), line(), {mt::Replicate()});
+         copies.redistribute({mt::Shard(g ? 1 : 0)});
+       }},
+      {"one seed more",
+       [](bool g) {
+         mt::manual_seed(1);
+         if (g) mt::manual_seed(1);
+       }},
   };
+  return events;
+}
+
+struct SummingImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return wait(mt::all_reduce(x, "sum", {})); }
+};
+MESHTORCH_MODULE(Summing);
+
+struct TwoSumsImpl : torch::nn::Module {
+  TwoSumsImpl() {
+    register_module("first", first);
+    register_module("second", second);
+  }
+  torch::Tensor forward(const torch::Tensor& x, bool begins_with_second) {
+    return begins_with_second ? first(second(x)) : second(first(x));
+  }
+  Summing first;
+  Summing second;
+};
+MESHTORCH_MODULE(TwoSums);
+
+// Equal calls, which only the modules around them tell apart: the level `full` compares those.
+const Events& calls_in_modules() {
+  static const Events events{{"modules in another order", [](bool g) { TwoSums()(torch::ones({4}), g); }}};
   return events;
 }
 
@@ -296,6 +319,17 @@ const auto& find(const List& events, const std::string& name) {
 
 }  // namespace
 
+std::string thrown_by(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
+
 const std::vector<std::string>& disagreements() {
   static const std::vector<std::string> names = names_of(disagreement_calls());
   return names;
@@ -335,7 +369,19 @@ std::string play_disagreement(const std::string& event, int rank) {
 }
 
 std::string play_silent_disagreement(const std::string& event, int rank) {
-  return thrown_by([&] { find(silent_calls(), event)(rank == kGuilty); });
+  return thrown_by([&] {
+    find(silent_calls(), event)(rank == kGuilty);
+    wait(mt::all_reduce(torch::ones({4}), "sum", {}));
+  });
+}
+
+const std::vector<std::string>& disagreements_of_modules() {
+  static const std::vector<std::string> names = names_of(calls_in_modules());
+  return names;
+}
+
+std::string play_disagreement_of_modules(const std::string& event, int rank) {
+  return thrown_by([&] { find(calls_in_modules(), event)(rank == kGuilty); });
 }
 
 bool can_go_on() {

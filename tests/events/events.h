@@ -1,6 +1,7 @@
 // What can go wrong between ranks in a collective: rank 1 is the one at fault in each.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -9,13 +10,19 @@ namespace meshtorch::testing {
 constexpr int kRanks = 3;
 constexpr int kGuilty = 1;
 
+// What was thrown, without where; empty if nothing was.
+std::string thrown_by(const std::function<void()>& call);
+
 // Ranks that call something else than the others.
 const std::vector<std::string>& disagreements();
 // Makes this rank's call; returns what was thrown, empty if nothing was.
 std::string play_disagreement(const std::string& event, int rank);
-// The same of calls that send nothing, in a world that compares in full.
+// The same of calls that send nothing, and of the next collective.
 const std::vector<std::string>& silent_disagreements();
 std::string play_silent_disagreement(const std::string& event, int rank);
+// The same of calls that only the modules they are in tell apart, in a world that compares in full.
+const std::vector<std::string>& disagreements_of_modules();
+std::string play_disagreement_of_modules(const std::string& event, int rank);
 // True if the ranks can still reduce.
 bool can_go_on();
 

@@ -10,11 +10,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <latch>
+#include <map>
 #include <regex>
 #include <string>
 #include <thread>
@@ -31,6 +33,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kTimeout(3000);
 constexpr const char* kStallOfTheStore = "the store stalls";
+constexpr const char* kOtherLevel = "another level of agreement";
 
 std::string free_port() {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -43,6 +46,16 @@ std::string free_port() {
   EXPECT_EQ(getsockname(socket, generic, &size), 0);
   close(socket);
   return std::to_string(ntohs(address.sin_port));
+}
+
+// Processes of one machine that count as being on several hosts: on which each of the ranks is.
+const std::map<std::string, std::array<const char*, kRanks>>& hosts() {
+  static const std::map<std::string, std::array<const char*, kRanks>> known{
+      {"gloo_guilty_apart", {"a", "b", "a"}},
+      {"gloo_guilty_beside", {"a", "a", "b"}},
+      {"gloo_all_apart", {"a", "b", "c"}},
+  };
+  return known;
 }
 
 // What each rank was told, and whether it could go on; of a rank that ended, how.
@@ -88,7 +101,10 @@ class Processes {
       const std::string number = std::to_string(rank);
       const pid_t process = fork();
       if (process == 0) {
-        execl("/proc/self/exe", "event_tests", "--play", number.c_str(), backend.c_str(), place_.c_str(),
+        if (const auto parts = hosts().find(backend); parts != hosts().end())
+          setenv("MESHTORCH_HOST_PART", parts->second[static_cast<std::size_t>(rank)], 1);
+        const std::string kind = backend.substr(0, backend.find('_'));
+        execl("/proc/self/exe", "event_tests", "--play", number.c_str(), kind.c_str(), place_.c_str(),
               event.c_str(), nullptr);
         _exit(127);
       }
@@ -154,7 +170,9 @@ struct Matrix {
 const Matrix& matrix(const std::string& name) {
   static const Matrix loud{"disagreements", disagreements(), &play_disagreement};
   static const Matrix silent{"silent disagreements", silent_disagreements(), &play_silent_disagreement};
-  return name == loud.name ? loud : silent;
+  static const Matrix modules{"modules' disagreements", disagreements_of_modules(),
+                              &play_disagreement_of_modules};
+  return name == loud.name ? loud : name == silent.name ? silent : modules;
 }
 
 // One outcome for each event and rank.
@@ -185,6 +203,18 @@ std::vector<Outcomes> play_on_processes(const Matrix& played, const std::string&
   return outcomes;
 }
 
+std::vector<Outcomes> play_on(const Matrix& played, const std::string& backend) {
+  return backend == "threads" ? play_on_threads(played) : play_on_processes(played, backend);
+}
+
+// While it lives, worlds that are made compare in full.
+struct InFull {
+  InFull() { setenv("MESHTORCH_AGREEMENT", "full", 1); }
+  ~InFull() { unsetenv("MESHTORCH_AGREEMENT"); }
+  InFull(const InFull&) = delete;
+  InFull& operator=(const InFull&) = delete;
+};
+
 class Disagreements : public ::testing::TestWithParam<std::string> {};
 
 void expect_one_table(const Matrix& played, const std::vector<Outcomes>& outcomes) {
@@ -201,19 +231,36 @@ void expect_one_table(const Matrix& played, const std::vector<Outcomes>& outcome
 
 TEST_P(Disagreements, EveryRankGetsOneTableThatNamesTheGuiltyOneAndTheGroupGoesOn) {
   const Matrix& played = matrix("disagreements");
-  expect_one_table(played,
-                   GetParam() == "threads" ? play_on_threads(played) : play_on_processes(played, GetParam()));
+  expect_one_table(played, play_on(played, GetParam()));
+}
+
+TEST_P(Disagreements, OnCallsThatSendNothingAreToldAtTheNextCollective) {
+  const Matrix& played = matrix("silent disagreements");
+  expect_one_table(played, play_on(played, GetParam()));
 }
 
 TEST_P(Disagreements, OnCallsThatSendNothingAreToldWhereRanksCompareInFull) {
+  const InFull level;
   const Matrix& played = matrix("silent disagreements");
-  ASSERT_EQ(setenv("MESHTORCH_AGREEMENT", "full", 1), 0);
-  expect_one_table(played,
-                   GetParam() == "threads" ? play_on_threads(played) : play_on_processes(played, GetParam()));
-  unsetenv("MESHTORCH_AGREEMENT");
+  const std::vector<Outcomes> outcomes = play_on(played, GetParam());
+  expect_one_table(played, outcomes);
+  for (const Outcomes& of_ranks : outcomes)
+    EXPECT_EQ(of_ranks[0].told.find("rank 1: all_reduce"), std::string::npos) << of_ranks[0].told;
 }
 
-INSTANTIATE_TEST_SUITE_P(Events, Disagreements, ::testing::Values("threads", "shm", "gloo"),
+TEST_P(Disagreements, OnTheModuleOfACallAreToldWhereRanksCompareInFull) {
+  const InFull level;
+  const Matrix& played = matrix("modules' disagreements");
+  const std::vector<Outcomes> outcomes = play_on(played, GetParam());
+  expect_one_table(played, outcomes);
+  for (const char* words : {"rank 0: all_reduce(Float[4], sum) of module TwoSums.first",
+                            "rank 1: all_reduce(Float[4], sum) of module TwoSums.second"})
+    EXPECT_NE(outcomes[0][0].told.find(words), std::string::npos) << outcomes[0][0].told;
+}
+
+INSTANTIATE_TEST_SUITE_P(Events, Disagreements,
+                         ::testing::Values("threads", "shm", "gloo", "gloo_guilty_apart", "gloo_guilty_beside",
+                                           "gloo_all_apart"),
                          [](const auto& instance) { return instance.param; });
 
 class Absences : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {};
@@ -259,6 +306,24 @@ TEST_P(StoppedStore, IsAnErrorThatNamesTheRankThatServesIt) {
 INSTANTIATE_TEST_SUITE_P(Events, StoppedStore, ::testing::Values("shm", "gloo"),
                          [](const auto& instance) { return instance.param; });
 
+class Levels : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Levels, ThatDifferAreToldToEveryRank) {
+  Processes processes(GetParam(), kOtherLevel);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    int status = 0;
+    ASSERT_TRUE(processes.wait_for(rank, status)) << "rank " << rank << " hangs";
+    EXPECT_EQ(status, 0);
+    const std::string told = read_outcome(file_of(processes.place(), rank, 0)).told;
+    EXPECT_NE(told.find("different values of the level of agreement: rank 0 has \"on\", rank 1 \"full\""),
+              std::string::npos)
+        << told;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Events, Levels, ::testing::Values("shm", "gloo"),
+                         [](const auto& instance) { return instance.param; });
+
 TEST(ForkedChild, OfARankThatExitsIsNoEndOfTheRank) {
   Processes processes("shm", "a child exits");
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -302,12 +367,18 @@ int play(int rank, const std::string& backend, const fs::path& place, const std:
   const bool is_served = event == kStallOfTheStore;
   const char* port = std::getenv("MESHTORCH_EVENT_PORT");
   const bool is_impatient = event == kStallsBehindAnother && rank == 0;
-  mt::init_process_group({.backend = backend,
+  mt::InitOptions options{.backend = backend,
                           .init_method = is_served ? std::string("tcp://127.0.0.1:") + port
                                                    : "file://" + (place / "store").string(),
                           .rank = rank,
                           .world_size = kRanks,
-                          .timeout = is_impatient ? kTimeout / 2 : kTimeout});
+                          .timeout = is_impatient ? kTimeout / 2 : kTimeout};
+  if (event == kOtherLevel) {
+    options.agreement = rank == kGuilty ? mt::Agreement::full : mt::Agreement::on;
+    write_outcome(file_of(place, rank, 0), thrown_by([&] { mt::init_process_group(options); }), false);
+    return 0;
+  }
+  mt::init_process_group(options);
   if (event == "a child exits") {
     mt::barrier();
     if (const pid_t child = rank == kGuilty ? fork() : -1; child == 0) {

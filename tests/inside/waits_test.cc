@@ -1,9 +1,17 @@
 // Chains of ranks that wait: whoever is at their end is named.
 #include "comm/waits.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <meshtorch/collectives.h>
+#include <meshtorch/launch.h>
 
+#include <atomic>
+#include <chrono>
 #include <map>
+#include <thread>
+
+#include "comm/rank_context.h"
 
 namespace meshtorch::testing {
 using namespace internal;
@@ -57,6 +65,38 @@ TEST(Waits, ANoteKeepsAsManyRanksAsFit) {
   EXPECT_TRUE(note.read().is_for_others);
   note.clear();
   EXPECT_FALSE(note.is_there());
+}
+
+// Rank 0 waits for rank 2, which waits for rank 1 in a group in which rank 0 is not.
+TEST(Waits, OfThreadsAreFollowedFromGroupToGroup) {
+  std::string told;
+  std::atomic<bool> knows = false;
+  const auto wait_for = [](const auto& condition) {
+    for (int i = 0; i < 6000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  };
+  const auto body = [&](int rank) {
+    const Group near({0, 2});
+    const Group far({1, 2});
+    const at::Tensor one = at::ones({1});
+    if (rank == 1) {
+      wait_for([&] { return knows.load(); });
+    } else if (rank == 0) {
+      const auto threads = current_rank()->world().threads;
+      wait_for([&] { return threads->follow(0, {2}).find("rank 2 waits") != std::string::npos; });
+      near.process_group()->getBackend(c10::DeviceType::CPU)->setTimeout(std::chrono::milliseconds(200));
+      try {
+        wait_tensor(all_reduce(one, "sum", near));
+      } catch (const c10::Error& error) {
+        told = error.what_without_backtrace();
+      }
+      knows = true;
+      return;
+    }
+    wait_tensor(all_reduce(one, "sum", far));
+  };
+  spawn(3, body, {.timeout = std::chrono::minutes(2)});
+  EXPECT_NE(told.find("\n  rank 2 waits for rank 1 in all_reduce #1 of ranks 1, 2"), std::string::npos) << told;
+  EXPECT_NE(told.find("\n  rank 1 has not come: its thread "), std::string::npos) << told;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Two hosts, as far as processes can tell: namespaces of network, processes and host names, joined by a link of their own. Ranks of both
-# train together; the link is cut; a host is lost: every host that is left names ranks of the other, and none hangs.
+# train together; a rank of one host calls something else; the link is cut; a host is lost: every host that is left names ranks of the
+# other, and none hangs.
 #   two_hosts.sh <meshtorch-run> <program>
 set -uo pipefail
 launcher=$1 program=$2
@@ -54,6 +55,14 @@ wait
 [ "$(grep -h 'loss ' "$work"/*.log | wc -l)" = 4 ] || fail "not all ranks trained"
 [ "$(grep -ho 'loss .*' "$work"/*.log | sort -u | wc -l)" = 1 ] || fail "the ranks have different losses"
 
+start 0 $a differ
+start 1 $b differ
+wait
+differ="differ: .*rank 0: all_reduce(Float\[4\], sum).*rank 3: all_gather_into_tensor(Float\[4\])"
+[ "$(grep -h "$differ" "$work"/*.log | wc -l)" = 4 ] || fail "not all ranks were told that rank 3 called something else"
+[ "$(grep -ho 'differ: .*' "$work"/*.log | sort -u | wc -l)" = 1 ] || fail "the ranks were told different things"
+[ "$(grep -h 'sum 4$' "$work"/*.log | wc -l)" = 4 ] || fail "the ranks did not go on after they differed"
+
 start 0 $a 100000000
 start 1 $b 100000000
 await 0 "rank 0 of 4 on gloo trains"
@@ -71,4 +80,4 @@ await 0 "rank 0 of 4 on gloo trains"
 kill -9 $lost
 wait
 grep -qE "rank [23] on host-1 \(10.77.0.2\)" "$work/0.log" || fail "host 0 does not name ranks of the host that was lost"
-echo "two hosts train, lose their link, and lose each other"
+echo "two hosts train, differ, lose their link, and lose each other"

@@ -1,5 +1,6 @@
 // What the test of two hosts starts on each: trains a layer that is split over all ranks, for some steps or
-// until something happens, and says what it was told.   two_hosts_program <steps>
+// until something happens, and says what it was told; or lets the last rank differ, and goes on.
+//   two_hosts_program <steps>|differ
 #include <meshtorch/meshtorch.h>
 #include <torch/torch.h>
 
@@ -31,11 +32,30 @@ double train(int steps) {
   return loss;
 }
 
+// The last rank calls something else. What all were told, on one line, and what they sum up to afterwards.
+void differ() {
+  const bool is_last = mt::get_rank() + 1 == mt::get_world_size();
+  const torch::Tensor x = torch::ones({4});
+  try {
+    mt::wait_tensor(is_last ? mt::all_gather_tensor(x, 0, {}) : mt::all_reduce(x, "sum", {}));
+  } catch (const c10::Error& error) {
+    std::string told = error.what_without_backtrace();
+    for (char& c : told) c = c == '\n' ? '|' : c;
+    std::printf("differ: %s\n", told.c_str());
+  }
+  std::printf("sum %g\n", mt::wait_tensor(mt::all_reduce(x, "sum", {}))[0].item<double>());
+}
+
 }  // namespace
 
 int main(int, char** argv) {
   try {
     mt::init_process_group({.timeout = std::chrono::seconds(5)});
+    if (std::string(argv[1]) == "differ") {
+      differ();
+      mt::destroy_process_group();
+      return 0;
+    }
     std::printf("loss %.6f\n", train(std::atoi(argv[1])));
     mt::destroy_process_group();
     return 0;

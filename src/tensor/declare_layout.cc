@@ -1,0 +1,34 @@
+// Layouts that ranks give to tensors without sending anything.
+#include "tensor/declare_layout.h"
+
+#include <c10/util/ArrayRef.h>
+#include <c10/util/StringUtil.h>
+
+#include <string_view>
+
+#include "mesh/agree_on_mesh.h"
+#include "mesh/mesh_impl.h"
+
+namespace meshtorch::internal {
+
+void declare_layout(const char* what, const Layout& layout, c10::ScalarType type,
+                    const std::optional<Shape>& shape, const Layout* from) {
+  if (!layout.mesh->backend().has_peers) return;
+  CallHash hash;
+  hash.add(std::string_view(what));
+  hash.add(static_cast<std::uint64_t>(type));
+  hash.add(hash_value(layout.placements));
+  if (from != nullptr) hash.add(hash_value(from->placements));
+  if (shape) {
+    for (const std::int64_t size : *shape) hash.add(static_cast<std::uint64_t>(size));
+  }
+  // The mesh, which keeps its layouts, lives as long as the rank's world.
+  const auto words = [what, to = &layout, type, shape, from] {
+    return c10::str(what, "(", c10::toString(type), shape ? c10::str(c10::IntArrayRef(*shape)) : "", ", ",
+                    from == nullptr ? "" : to_string(from->placements) + " to ", to_string(to->placements),
+                    ")");
+  };
+  declare(*layout.mesh, hash, words);
+}
+
+}  // namespace meshtorch::internal
