@@ -133,8 +133,8 @@ TEST_F(Diagnosis, ARecordWhoseNumbersCannotBeIsAnError) {
     std::ofstream(file) << damaged;
     const Result result = run({"--diagnose", directory_.string()});
     EXPECT_EQ(result.exit_code, 2) << where;
-    EXPECT_EQ(result.err, "meshtorch-run: a flight record cannot be read.\n  " + file.string() + ": " + words +
-                              "\n  do: give a directory with records that meshtorch wrote\n");
+    EXPECT_EQ(result.err, "meshtorch-run: a flight record cannot be read.\n  " + file.string() + ": " +
+                              words + "\n  do: give a directory with records that meshtorch wrote\n");
   };
   expect_refused("/calls/0/group", json::array(), "a call of a group without members");
   expect_refused("/calls/0/group", {0, 2000000000}, "it counts ranks up to 2000000000");

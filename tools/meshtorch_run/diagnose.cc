@@ -71,7 +71,8 @@ Record read_record(const std::filesystem::path& path, int& rank) {
     Record record{rank_from(all.at("world_size")), all.at("reason").get<std::string>(), {}};
     rank = rank_from(all.at("rank"));
     for (const json& call : all.at("calls")) {
-      Call made{call.at("number").get<std::uint64_t>(), call.at("agreed").get<std::uint64_t>(), text_of(call),
+      Call made{internal::whole_number<std::uint64_t>(call.at("number")),
+                internal::whole_number<std::uint64_t>(call.at("agreed")), text_of(call),
                 call.at("began").get<double>(), std::nullopt};
       if (call.contains("ended")) made.ended = call["ended"].get<double>();
       Series series{{}, call.value("lane", "")};

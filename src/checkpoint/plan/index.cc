@@ -40,6 +40,12 @@ std::string checksum_of(const Json& body) {
   return hex(safetensors::internal::checksum(std::as_bytes(std::span(text))));
 }
 
+Shape shape_from(const Json& json) {
+  Shape shape;
+  for (const Json& size : json) shape.push_back(whole_number<std::int64_t>(size));
+  return shape;
+}
+
 Json to_json(const IndexedTensor& tensor) {
   Json chunks = Json::array();
   for (const Chunk& chunk : tensor.chunks) {
@@ -52,7 +58,7 @@ Json to_json(const IndexedTensor& tensor) {
 
 IndexedTensor tensor_from(const Json& json) {
   IndexedTensor tensor{
-      .dtype = json.at("dtype").get<std::string>(), .shape = json.at("shape").get<Shape>(), .chunks = {}};
+      .dtype = json.at("dtype").get<std::string>(), .shape = shape_from(json.at("shape")), .chunks = {}};
   for (const Json& item : json.at("chunks"))
     tensor.chunks.push_back({item.at("file").get<std::string>(), box_from(item)});
   return tensor;
@@ -69,11 +75,13 @@ bool is_countable(const Shape& shape) {
 // What the checksum cannot know: that the writer was right.
 void check_tensor(const Index& index, const std::string& name, const std::string& path) {
   const IndexedTensor& tensor = index.tensors.at(name);
-  if (!is_countable(tensor.shape)) reject("tensor \"" + name + "\" has a shape beyond all memory", path);
+  if (!is_countable(tensor.shape))
+    reject("tensor " + in_quotes(name) + " has a shape beyond all memory", path);
   std::int64_t held = 0;
   for (const Chunk& chunk : tensor.chunks) {
     if (!index.files.contains(chunk.file))
-      reject("tensor \"" + name + "\" has a chunk in \"" + chunk.file + "\", which the index does not list",
+      reject("tensor " + in_quotes(name) + " has a chunk in " + in_quotes(chunk.file) +
+                 ", which the index does not list",
              path);
     bool fits =
         chunk.box.offsets.size() == tensor.shape.size() && chunk.box.sizes.size() == tensor.shape.size();
@@ -82,12 +90,12 @@ void check_tensor(const Index& index, const std::string& name, const std::string
              chunk.box.offsets[dim] <= tensor.shape[dim] - chunk.box.sizes[dim];
     }
     if (!fits)
-      reject("tensor \"" + name + "\" has a chunk outside its shape: " + chunk.box.to_string(), path);
+      reject("tensor " + in_quotes(name) + " has a chunk outside its shape: " + chunk.box.to_string(), path);
     if (__builtin_add_overflow(held, chunk.box.count(), &held))
-      reject("tensor \"" + name + "\" has more chunks than elements", path);
+      reject("tensor " + in_quotes(name) + " has more chunks than elements", path);
   }
   if (const std::int64_t all = Box{tensor.shape, tensor.shape}.count(); held != all) {
-    reject("tensor \"" + name + "\" has " + std::to_string(all) + " elements, but its chunks have " +
+    reject("tensor " + in_quotes(name) + " has " + std::to_string(all) + " elements, but its chunks have " +
                std::to_string(held),
            path);
   }
@@ -103,7 +111,7 @@ std::string index_path(const std::string& directory) {
 
 Json to_json(const Box& box) { return {{"offsets", box.offsets}, {"sizes", box.sizes}}; }
 
-Box box_from(const Json& json) { return {json.at("offsets").get<Shape>(), json.at("sizes").get<Shape>()}; }
+Box box_from(const Json& json) { return {shape_from(json.at("offsets")), shape_from(json.at("sizes"))}; }
 
 Json to_json(const DataFile& file) {
   Json checksums = Json::array();
@@ -112,7 +120,7 @@ Json to_json(const DataFile& file) {
 }
 
 DataFile data_file_from(const Json& json) {
-  DataFile file{json.at("name").get<std::string>(), json.at("bytes").get<std::uint64_t>(), {}};
+  DataFile file{json.at("name").get<std::string>(), whole_number<std::uint64_t>(json.at("bytes")), {}};
   for (const Json& checksum : json.at("checksums"))
     file.checksums.push_back(number_from(checksum.get<std::string>()));
   return file;
@@ -141,11 +149,11 @@ Index Index::from_text(const std::string& path, const std::string& text) {
     if (whole.at("checksum") != checksum_of(body)) throw std::invalid_argument("the checksum is wrong");
     if (body.at("checksum_block") != safetensors::internal::kChecksumBlock)
       throw std::invalid_argument("blocks of another size");
-    index.generation = body.at("generation").get<std::int64_t>();
+    index.generation = whole_number<std::int64_t>(body.at("generation"));
     for (const Json& json : body.at("files")) {
       const DataFile file = data_file_from(json);
       if (!safetensors::internal::is_name_beside(file.name))
-        throw std::invalid_argument(quoted(file.name) + " is no file beside the index");
+        throw std::invalid_argument(in_quotes(file.name) + " is no file beside the index");
       index.files[file.name] = file;
     }
     for (const auto& item : body.at("tensors").items()) index.tensors[item.key()] = tensor_from(item.value());
