@@ -89,7 +89,7 @@ StoredTensor parse_tensor(const std::string& name, const Json& json, std::uint64
   const bool is_complete = json.is_object() && json.contains("dtype") && json.at("dtype").is_string() &&
                            is_list("shape") && is_list("data_offsets") && json.at("data_offsets").size() == 2;
   if (!is_complete)
-    errors.reject_tensor(name, "needs \"dtype\", \"shape\" and two \"data_offsets\", but is " + json.dump());
+    errors.reject_tensor(name, R"(needs "dtype", "shape" and two "data_offsets", but is )" + json.dump());
 
   StoredTensor tensor{.name = name, .dtype = json.at("dtype").get<std::string>(), .shape = {}};
   if (item_size(tensor.dtype) == 0)

@@ -22,7 +22,7 @@ constexpr int kVersion = 1;
 std::string hex(std::uint64_t number) {
   char digits[17] = "0000000000000000";
   char text[16];
-  const auto end = std::to_chars(text, text + sizeof text, number, 16).ptr;
+  char* const end = std::to_chars(text, text + sizeof text, number, 16).ptr;
   std::copy(text, end, digits + 16 - (end - text));
   return digits;
 }
