@@ -58,13 +58,17 @@ sanitize: setup  ## unit, sim and dist tests on thread ranks under AddressSaniti
 
 MINUTES ?= 60
 FAULTS  ?= 200
-soak: build      ## long forms: faults in training (FAULTS=…), drawn orders, memory, mutations, other seeds for an hour (MINUTES=…)
+soak: build      ## long forms: faults in training (FAULTS=…), drawn orders, memory, mutations, fuzzers, other seeds for an hour (MINUTES=…)
 	@tools/soak_faults.py $(FAULTS) $(BUILD)
 	@MESHTORCH_FAULT_SEEDS=300 $(BUILD)/tests/inside_tests --gtest_filter='Programs/Lab.*' --gtest_brief=1
 	@MESHTORCH_WORLDS=2000 MESHTORCH_STEPS=20000 MESHTORCH_MUTATIONS=1000000 \
 	  $(BUILD)/tests/dist_tests --gtest_filter='FlatMemory.*:Mutations.*' --gtest_brief=1
 	@MESHTORCH_MUTATIONS=1000000 $(BUILD)/tests/unit_tests --gtest_filter='Mutations.*' --gtest_brief=1
 	@for seed in 1 2 3; do PYTHONPATH=$(BUILD)/python $(PYTHON) tools/operator_database.py --samples 50 --seed $$seed --mesh 2 2 || exit 1; done
+	@[ -x $(BUILD)/tests/fuzz/fuzz_files ] || echo "meshtorch: no fuzzers, they need \`apt-get install clang\`"
+	@[ ! -x $(BUILD)/tests/fuzz/fuzz_files ] || for corpus in tests/fuzz/corpus/*; do \
+	  reader=$$(basename $$corpus); binary=fuzz_files; [ $$reader != plan ] || binary=fuzz_plans; \
+	  FUZZ_RUNS=$${FUZZ_RUNS:-1000000} FUZZ_SEED=$${FUZZ_SEED:-0} tests/fuzz/run.sh $(BUILD)/tests/fuzz/$$binary $$reader || exit 1; done
 	@tools/soak.sh $(MINUTES) $(BUILD)
 
 format:          ## format the sources in place

@@ -134,8 +134,9 @@ std::vector<std::int64_t> read_eos(const Fields& fields, const std::string& sour
   if (!fields.has("eos_token_id")) return ids;
   const json& eos = fields["eos_token_id"];
   for (const json& id : eos.is_array() ? eos : json::array({eos})) {
-    TORCH_CHECK_VALUE(id.is_number_integer(), "meshtorch-llama: \"eos_token_id\" cannot be ", eos.dump(),
-                      "\n  in: ", source, "\n  do: give an integer or a list of them");
+    const bool fits = id.is_number_integer() && (!id.is_number_unsigned() || id.get<std::int64_t>() >= 0);
+    TORCH_CHECK_VALUE(fits, "meshtorch-llama: \"eos_token_id\" cannot be ", eos.dump(), "\n  in: ", source,
+                      "\n  do: give an integer or a list of them");
     ids.push_back(id.get<std::int64_t>());
   }
   return ids;

@@ -17,6 +17,11 @@ double number_or_nan(const nlohmann::json& value) {
   return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
 }
 
+// What may hold anything, in the words of an error.
+std::string in_quotes(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 }  // namespace
 
 std::string to_json_line(const StepRecord& r) {
@@ -33,16 +38,23 @@ std::string to_json_line(const StepRecord& r) {
 }
 
 StepRecord step_record_from_json(const std::string& line) {
-  const nlohmann::json fields = nlohmann::json::parse(line);
-  StepRecord r;
-  r.step = fields.at("step").get<std::int64_t>();
-  r.loss = number_or_nan(fields.at("loss"));
-  r.learning_rate = number_or_nan(fields.at("learning_rate"));
-  r.gradient_norm = number_or_nan(fields.at("gradient_norm"));
-  r.seconds = number_or_nan(fields.at("seconds"));
-  r.tokens_per_second = number_or_nan(fields.at("tokens_per_second"));
-  r.communication_share = number_or_nan(fields.at("communication_share"));
-  return r;
+  try {
+    const nlohmann::json fields = nlohmann::json::parse(line);
+    if (!fields.at("step").is_number_integer()) throw std::invalid_argument("the step is no whole number");
+    StepRecord r;
+    r.step = fields["step"].get<std::int64_t>();
+    r.loss = number_or_nan(fields.at("loss"));
+    r.learning_rate = number_or_nan(fields.at("learning_rate"));
+    r.gradient_norm = number_or_nan(fields.at("gradient_norm"));
+    r.seconds = number_or_nan(fields.at("seconds"));
+    r.tokens_per_second = number_or_nan(fields.at("tokens_per_second"));
+    r.communication_share = number_or_nan(fields.at("communication_share"));
+    return r;
+  } catch (const std::exception& error) {
+    throw std::invalid_argument(std::string("a line of the log is no record of a step: ") + error.what() +
+                                "\n  line: " + in_quotes(line.substr(0, 200)) +
+                                "\n  do: name another file by --log, or take the line out");
+  }
 }
 
 TrainingLog::TrainingLog(std::filesystem::path file, std::int64_t done_steps) {

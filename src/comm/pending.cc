@@ -64,7 +64,10 @@ class PendingImpl : public c10::TensorImpl {
     TORCH_INTERNAL_ASSERT(data.sizes() == sizes(), "expected ", sizes(), ", got ", data.sizes());
     self.storage_ = data.storage();
     self.storage_offset_ = data.storage_offset();
-    self.key_set_ = key_set_.remove(kMeshKey);
+    // Other threads read it at any time, as LibTorch reads the keys of all tensors. Either value is right for
+    // them: with the key they come here and wait for the lock, without it they ask storage(), which looks at
+    // is_there_.
+    std::atomic_ref(self.key_set_).store(key_set_.remove(kMeshKey), std::memory_order_release);
     self.settle();
   }
 

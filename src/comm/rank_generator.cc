@@ -132,6 +132,7 @@ void share_default_generator() {
 void use_rank_generator(bool is_rank) { c10::impl::tls_set_dispatch_key_included(kThreadRankKey, is_rank); }
 
 at::Generator copy_of_default_generator() {
+  share_default_generator();  // another rank may be about to replace it
   at::Generator original = at::detail::getDefaultCPUGenerator();
   const std::scoped_lock lock(original.mutex());
   return original.clone();

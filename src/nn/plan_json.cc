@@ -72,7 +72,9 @@ class Reader {
   explicit Reader(const Json& object) : object_(object) {}
 
   void read(const char* key, bool& flag) const { flag = object_.value(key, flag); }
-  void read(const char* key, std::int64_t& number) const { number = object_.value(key, number); }
+  void read(const char* key, std::int64_t& number) const {
+    if (has(key)) number = whole_number<std::int64_t>(object_.at(key));
+  }
   void read(const char* key, std::optional<Placement>& layout) const {
     if (has(key)) layout = parse_placement(object_.at(key).get<std::string>());
   }

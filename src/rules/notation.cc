@@ -105,7 +105,12 @@ std::string dim_text(const DimPattern& dim, const RulePatterns& rule) {
 void detail::throw_malformed_rule(RuleMistake mistake, std::string_view rule, std::size_t position) {
   const Explanation explanation = explain(mistake);
   std::string message = "meshtorch: malformed rule: " + std::string(explanation.wrong);
-  message.append("\n  ").append(rule);
+  std::string shown(rule);
+  // What would end or bend the text; one for one, so that the mark below stands right.
+  for (char& c : shown) {
+    if (static_cast<unsigned char>(c) < ' ') c = '#';
+  }
+  message.append("\n  ").append(shown);
   message.append("\n  ").append(std::string(position, ' ')).append("^");
   message.append("\n  do: ").append(explanation.advice);
   throw std::invalid_argument(message);

@@ -35,7 +35,7 @@ class FileErrors {
   }
   [[noreturn]] void reject_tensor(const std::string& name, const std::string& what,
                                   const std::string& remedy = "write the file again; it is damaged") const {
-    throw std::invalid_argument("meshtorch: tensor " + quoted(name) + " " + what + "\n  in: " + file_ +
+    throw std::invalid_argument("meshtorch: tensor " + in_quotes(name) + " " + what + "\n  in: " + file_ +
                                 "\n  do: " + remedy);
   }
 
@@ -89,11 +89,12 @@ StoredTensor parse_tensor(const std::string& name, const Json& json, std::uint64
   const bool is_complete = json.is_object() && json.contains("dtype") && json.at("dtype").is_string() &&
                            is_list("shape") && is_list("data_offsets") && json.at("data_offsets").size() == 2;
   if (!is_complete)
-    errors.reject_tensor(name, "needs \"dtype\", \"shape\" and two \"data_offsets\", but is " + json.dump());
+    errors.reject_tensor(name, R"(needs "dtype", "shape" and two "data_offsets", but is )" + json.dump());
 
   StoredTensor tensor{.name = name, .dtype = json.at("dtype").get<std::string>(), .shape = {}};
   if (item_size(tensor.dtype) == 0)
-    errors.reject_tensor(name, "has the unknown type " + tensor.dtype, "store it as F32, BF16, F16, I64, …");
+    errors.reject_tensor(name, "has the unknown type " + in_quotes(tensor.dtype),
+                         "store it as F32, BF16, F16, I64, …");
   for (const Json& size : json.at("shape")) tensor.shape.push_back(size_of(size, name, errors));
   const auto begin = static_cast<std::uint64_t>(size_of(json.at("data_offsets")[0], name, errors));
   const auto end = static_cast<std::uint64_t>(size_of(json.at("data_offsets")[1], name, errors));
@@ -121,7 +122,7 @@ void check_coverage(const std::vector<StoredTensor>& tensors, std::uint64_t data
   const StoredTensor* previous = nullptr;
   for (const StoredTensor& tensor : tensors) {
     if (tensor.begin < end)
-      errors.reject_tensor(tensor.name, "overlaps the bytes of tensor \"" + previous->name + "\"");
+      errors.reject_tensor(tensor.name, "overlaps the bytes of tensor " + in_quotes(previous->name));
     if (tensor.begin > end) {
       errors.reject_tensor(tensor.name, "begins " + std::to_string(tensor.begin - end) +
                                             " bytes after the end of what comes before it");
@@ -140,7 +141,8 @@ Metadata parse_metadata(const Json& json, const FileErrors& errors) {
   Metadata metadata;
   for (const auto& item : json.items()) {
     if (!item.value().is_string())
-      errors.reject("the metadata \"" + item.key() + "\" is no text", "write the file again; it is damaged");
+      errors.reject("the metadata " + in_quotes(item.key()) + " is no text",
+                    "write the file again; it is damaged");
     metadata[item.key()] = item.value().get<std::string>();
   }
   return metadata;
@@ -250,7 +252,7 @@ std::string render_header(std::vector<StoredTensor>& tensors, const Metadata& me
       errors.reject_tensor(tensor.name, "is there twice, or has the name of the metadata",
                            "give every tensor a name of its own");
     if (item_size(tensor.dtype) == 0)
-      errors.reject_tensor(tensor.name, "has the unknown type " + tensor.dtype, "convert it");
+      errors.reject_tensor(tensor.name, "has the unknown type " + in_quotes(tensor.dtype), "convert it");
     tensor.begin = end;
     tensor.end = end += byte_count(tensor, errors);
     members.emplace_back(

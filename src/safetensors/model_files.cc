@@ -33,7 +33,7 @@ WeightMap read_index(const std::string& path) {
   if (files.empty()) reject("the index names no tensor", path, "write it again; it is damaged");
   for (const auto& [tensor, file] : files) {
     if (!is_name_beside(file)) {
-      reject("the index puts tensor " + quoted(tensor) + " into " + quoted(file) +
+      reject("the index puts tensor " + in_quotes(tensor) + " into " + in_quotes(file) +
                  ", which is no file beside it",
              path, "name files of the same directory");
     }
@@ -104,7 +104,7 @@ void OpenFile::check_blocks(std::uint64_t begin, std::uint64_t end, const std::s
     bytes.resize(std::min<std::uint64_t>(kChecksumBlock, file.size() - first));
     file.read(first, bytes);
     if (checksum(bytes) != expected_[block]) {
-      reject("tensor \"" + tensor + "\" has other bytes than were written: the checksum of bytes [" +
+      reject("tensor " + in_quotes(tensor) + " has other bytes than were written: the checksum of bytes [" +
                  std::to_string(first) + ", " + std::to_string(first + bytes.size()) + ") is wrong",
              file.path(), "load another checkpoint; this one is damaged");
     }
@@ -147,7 +147,8 @@ ModelFiles::ModelFiles(const std::string& path) {
   for (const auto& [tensor, file] : located) {
     if (opened.contains(file)) continue;
     if (!fs::exists(fs::path(path) / file)) {
-      reject("the index names the file \"" + file + "\" for tensor \"" + tensor + "\", but it is missing",
+      reject("the index names the file " + in_quotes(file) + " for tensor " + in_quotes(tensor) +
+                 ", but it is missing",
              index.string(), "copy or download the missing file");
     }
     open(fs::path(path) / file);
@@ -163,8 +164,9 @@ ModelFiles::ModelFiles(const std::string& path) {
   }
   for (const auto& [tensor, file] : located) {
     if (!tensors.contains(tensor)) {
-      reject("the index says that tensor \"" + tensor + "\" is in \"" + file + "\", but it is not",
-             index.string(), "download index and files of one model");
+      reject(
+          "the index says that tensor " + in_quotes(tensor) + " is in " + in_quotes(file) + ", but it is not",
+          index.string(), "download index and files of one model");
     }
   }
 }

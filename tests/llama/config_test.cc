@@ -142,6 +142,9 @@ TEST(LlamaConfig, WrongFieldsAreNamed) {
   EXPECT_EQ(error_in(with(R"("eos_token_id": "</s>")")),
             "meshtorch-llama: \"eos_token_id\" cannot be \"</s>\"\n  in: config.json\n"
             "  do: give an integer or a list of them");
+  EXPECT_EQ(error_in(with(R"("eos_token_id": [2, 18446744073709551615])")),
+            "meshtorch-llama: \"eos_token_id\" cannot be [2,18446744073709551615]\n  in: config.json\n"
+            "  do: give an integer or a list of them");
 }
 
 TEST(LlamaConfig, FilesThatAreNoJsonAreErrors) {

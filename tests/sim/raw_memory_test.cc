@@ -13,7 +13,7 @@ namespace {
 // Right for contiguous memory only.
 torch::Tensor read_raw(const torch::Tensor& x) {
   torch::Tensor y = torch::empty(x.sizes(), x.options());
-  std::memcpy(y.data_ptr(), x.data_ptr(), x.nbytes());
+  if (x.numel() > 0) std::memcpy(y.data_ptr(), x.data_ptr(), x.nbytes());
   return y;
 }
 

@@ -173,5 +173,17 @@ TEST(DamagedCheckpointIndex, FilesAreBesideItAndShapesCountable) {
   }
 }
 
+TEST(DamagedCheckpointIndex, SizesAreWholeNumbersThatFit) {
+  using checkpoint::internal::Json;
+  for (const char* number : {"1e300", "1.5", "18446744073709551615", "\"1\"", "null"}) {
+    const Json box{{"offsets", {0}}, {"sizes", {Json::parse(number)}}};
+    EXPECT_EQ(error_of([&] { checkpoint::internal::box_from(box); }),
+              Json::parse(number).dump() + " is no whole number, or beyond those that it may be");
+  }
+  const Json file{{"name", "a"}, {"bytes", -1}, {"checksums", Json::array()}};
+  EXPECT_EQ(error_of([&] { checkpoint::internal::data_file_from(file); }),
+            "-1 is no whole number, or beyond those that it may be");
+}
+
 }  // namespace
 }  // namespace meshtorch::safetensors

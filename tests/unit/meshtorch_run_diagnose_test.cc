@@ -122,5 +122,28 @@ TEST_F(Diagnosis, OfNothingOrOfWhatIsNoRecordIsAnError) {
   EXPECT_TRUE(contains(damaged.err, "meshtorch-run: a flight record cannot be read.\n")) << damaged.err;
 }
 
+TEST_F(Diagnosis, ARecordWhoseNumbersCannotBeIsAnError) {
+  write(0, {{1, "barrier", 1}});
+  const std::filesystem::path file = directory_ / "rank_0.json";
+  json whole;
+  std::ifstream(file) >> whole;
+  const auto expect_refused = [&](const char* where, const json& value, const std::string& words) {
+    json damaged = whole;
+    damaged[json::json_pointer(where)] = value;
+    std::ofstream(file) << damaged;
+    const Result result = run({"--diagnose", directory_.string()});
+    EXPECT_EQ(result.exit_code, 2) << where;
+    EXPECT_EQ(result.err, "meshtorch-run: a flight record cannot be read.\n  " + file.string() + ": " +
+                              words + "\n  do: give a directory with records that meshtorch wrote\n");
+  };
+  expect_refused("/calls/0/group", json::array(), "a call of a group without members");
+  expect_refused("/calls/0/group", {0, 2000000000}, "it counts ranks up to 2000000000");
+  expect_refused("/rank", -1, "it counts ranks up to -1");
+  expect_refused("/world_size", 2147483647, "it counts ranks up to 2147483647");
+  json deep = 0;
+  for (int i = 0; i < 100; ++i) deep = json::array({deep});
+  expect_refused("/calls/0/shape", deep, "JSON is nested deeper than 64 levels");
+}
+
 }  // namespace
 }  // namespace meshtorch::run_test

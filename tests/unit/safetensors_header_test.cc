@@ -75,8 +75,9 @@ TEST(SafetensorsHeader, WritingRefusesRepeatedNamesAndUnknownTypes) {
       error({{.name = "w", .dtype = "F32", .shape = {}}, {.name = "w", .dtype = "F32", .shape = {}}}),
       "meshtorch: tensor \"w\" is there twice, or has the name of the metadata\n  in: a file to be written\n"
       "  do: give every tensor a name of its own");
-  EXPECT_EQ(error({{.name = "w", .dtype = "F7", .shape = {}}}),
-            "meshtorch: tensor \"w\" has the unknown type F7\n  in: a file to be written\n  do: convert it");
+  EXPECT_EQ(
+      error({{.name = "w", .dtype = "F7", .shape = {}}}),
+      "meshtorch: tensor \"w\" has the unknown type \"F7\"\n  in: a file to be written\n  do: convert it");
 }
 
 struct Malformed {
@@ -112,7 +113,7 @@ const Malformed kMalformed[] = {
      R"(tensor "w" needs "dtype", "shape" and two "data_offsets", but is )" + tensor("U8", "[4]", "[4]"),
      kDamaged},
     {"UnknownType", file_of(R"({"w":)" + tensor("F7", "[4]", "[0,4]") + "}", 4),
-     "tensor \"w\" has the unknown type F7", "store it as F32, BF16, F16, I64, …"},
+     "tensor \"w\" has the unknown type \"F7\"", "store it as F32, BF16, F16, I64, …"},
     {"NegativeSize", file_of(R"({"w":)" + tensor("U8", "[-4]", "[0,4]") + "}", 4),
      "tensor \"w\" has a size or an offset that is none: -4", kDamaged},
     {"FractionalOffset", file_of(R"({"w":)" + tensor("U8", "[4]", "[0,4.5]") + "}", 4),

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iomanip>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "core/shallow_json.h"
 #include "report.h"
 
 namespace meshtorch::run {
@@ -53,21 +55,33 @@ std::string text_of(const json& call) {
   return text;
 }
 
+// A rank or a number of ranks. Those that left no record are listed, so there is an end to it.
+int rank_from(const json& value) {
+  constexpr int kMostRanks = 1 << 20;
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMostRanks)
+    throw std::invalid_argument("it counts ranks up to " + value.dump());
+  return value.get<int>();
+}
+
 Record read_record(const std::filesystem::path& path, int& rank) {
   try {
     std::ifstream in(path);
-    const json all = json::parse(in);
-    rank = all.at("rank").get<int>();
-    Record record{all.at("world_size").get<int>(), all.at("reason").get<std::string>(), {}};
+    const json all = internal::parse_shallow_json(
+        std::string{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()});
+    Record record{rank_from(all.at("world_size")), all.at("reason").get<std::string>(), {}};
+    rank = rank_from(all.at("rank"));
     for (const json& call : all.at("calls")) {
-      Call made{call.at("number").get<std::uint64_t>(), call.at("agreed").get<std::uint64_t>(), text_of(call),
+      Call made{internal::whole_number<std::uint64_t>(call.at("number")),
+                internal::whole_number<std::uint64_t>(call.at("agreed")), text_of(call),
                 call.at("began").get<double>(), std::nullopt};
       if (call.contains("ended")) made.ended = call["ended"].get<double>();
-      const Series series{call.at("group").get<std::vector<int>>(), call.value("lane", "")};
+      Series series{{}, call.value("lane", "")};
+      for (const json& member : call.at("group")) series.members.push_back(rank_from(member));
+      if (series.members.empty()) throw std::invalid_argument("a call of a group without members");
       record.calls[series].push_back(std::move(made));
     }
     return record;
-  } catch (const json::exception& error) {
+  } catch (const std::exception& error) {
     throw std::runtime_error("a flight record cannot be read.\n  " + path.string() + ": " + error.what() +
                              "\n  do: give a directory with records that meshtorch wrote");
   }
@@ -79,6 +93,7 @@ std::map<int, Record> read_records(const std::string& directory) {
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with("rank_") || entry.path().extension() != ".json") continue;
+    if (!entry.is_regular_file()) continue;  // a pipe would wait for someone to write to it
     int rank = 0;
     Record record = read_record(entry.path(), rank);
     records.insert_or_assign(rank, std::move(record));

@@ -22,7 +22,7 @@ constexpr int kVersion = 1;
 std::string hex(std::uint64_t number) {
   char digits[17] = "0000000000000000";
   char text[16];
-  const auto end = std::to_chars(text, text + sizeof text, number, 16).ptr;
+  char* const end = std::to_chars(text, text + sizeof text, number, 16).ptr;
   std::copy(text, end, digits + 16 - (end - text));
   return digits;
 }
@@ -40,6 +40,12 @@ std::string checksum_of(const Json& body) {
   return hex(safetensors::internal::checksum(std::as_bytes(std::span(text))));
 }
 
+Shape shape_from(const Json& json) {
+  Shape shape;
+  for (const Json& size : json) shape.push_back(whole_number<std::int64_t>(size));
+  return shape;
+}
+
 Json to_json(const IndexedTensor& tensor) {
   Json chunks = Json::array();
   for (const Chunk& chunk : tensor.chunks) {
@@ -52,7 +58,7 @@ Json to_json(const IndexedTensor& tensor) {
 
 IndexedTensor tensor_from(const Json& json) {
   IndexedTensor tensor{
-      .dtype = json.at("dtype").get<std::string>(), .shape = json.at("shape").get<Shape>(), .chunks = {}};
+      .dtype = json.at("dtype").get<std::string>(), .shape = shape_from(json.at("shape")), .chunks = {}};
   for (const Json& item : json.at("chunks"))
     tensor.chunks.push_back({item.at("file").get<std::string>(), box_from(item)});
   return tensor;
@@ -64,12 +70,13 @@ void check_tensor(const Index& index, const std::string& name, const std::string
   std::vector<Box> boxes;
   for (const Chunk& chunk : tensor.chunks) {
     if (!index.files.contains(chunk.file))
-      reject("tensor \"" + name + "\" has a chunk in \"" + chunk.file + "\", which the index does not list",
+      reject("tensor " + in_quotes(name) + " has a chunk in " + in_quotes(chunk.file) +
+                 ", which the index does not list",
              path);
     boxes.push_back(chunk.box);
   }
   if (const std::string words = unfit_chunks(tensor.shape, boxes); !words.empty())
-    reject("tensor \"" + name + "\" " + words, path);
+    reject("tensor " + in_quotes(name) + " " + words, path);
 }
 
 }  // namespace
@@ -82,7 +89,7 @@ std::string index_path(const std::string& directory) {
 
 Json to_json(const Box& box) { return {{"offsets", box.offsets}, {"sizes", box.sizes}}; }
 
-Box box_from(const Json& json) { return {json.at("offsets").get<Shape>(), json.at("sizes").get<Shape>()}; }
+Box box_from(const Json& json) { return {shape_from(json.at("offsets")), shape_from(json.at("sizes"))}; }
 
 Json to_json(const DataFile& file) {
   Json checksums = Json::array();
@@ -91,7 +98,7 @@ Json to_json(const DataFile& file) {
 }
 
 DataFile data_file_from(const Json& json) {
-  DataFile file{json.at("name").get<std::string>(), json.at("bytes").get<std::uint64_t>(), {}};
+  DataFile file{json.at("name").get<std::string>(), whole_number<std::uint64_t>(json.at("bytes")), {}};
   for (const Json& checksum : json.at("checksums"))
     file.checksums.push_back(number_from(checksum.get<std::string>()));
   return file;
@@ -120,11 +127,11 @@ Index Index::from_text(const std::string& path, const std::string& text) {
     if (whole.at("checksum") != checksum_of(body)) throw std::invalid_argument("the checksum is wrong");
     if (body.at("checksum_block") != safetensors::internal::kChecksumBlock)
       throw std::invalid_argument("blocks of another size");
-    index.generation = body.at("generation").get<std::int64_t>();
+    index.generation = whole_number<std::int64_t>(body.at("generation"));
     for (const Json& json : body.at("files")) {
       const DataFile file = data_file_from(json);
       if (!safetensors::internal::is_name_beside(file.name))
-        throw std::invalid_argument(quoted(file.name) + " is no file beside the index");
+        throw std::invalid_argument(in_quotes(file.name) + " is no file beside the index");
       index.files[file.name] = file;
     }
     for (const auto& item : body.at("tensors").items()) index.tensors[item.key()] = tensor_from(item.value());

@@ -55,6 +55,23 @@ TEST(TrainingLog, ALossThatIsNotFiniteIsNull) {
   EXPECT_TRUE(std::isnan(step_record_from_json(line).loss));
 }
 
+TEST(TrainingLog, ALineThatIsNoRecordIsAnError) {
+  const auto error_of = [](const std::string& line) -> std::string {
+    try {
+      step_record_from_json(line);
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error_of(R"({"step": 1e300})"),
+            "a line of the log is no record of a step: the step is no whole number\n  line: \"{\\\"step\\\": "
+            "1e300}\"\n"
+            "  do: name another file by --log, or take the line out");
+  for (const char* line : {"", "12", "[]", R"({"step": 1})"})
+    EXPECT_TRUE(error_of(line).starts_with("a line of the log is no record of a step: ")) << line;
+}
+
 TEST(TrainingLog, GoesOnWhereTheTrainingDoes) {
   const TemporaryFile file("log.jsonl", to_json_line(record(1, 3)) + "\n" + to_json_line(record(2, 2)) +
                                             "\n" + to_json_line(record(3, 1.5)) + "\n{\"step\":4,\"lo");
