@@ -5,8 +5,8 @@
 
 namespace meshtorch {
 
-// Ranks that differ get one and the same error, which lists who called what, and nothing is sent. All ranks of a
-// world have the same level.
+// Ranks that differ get one and the same error, which lists who called what, and nothing is sent. All ranks
+// of a world have the same level.
 enum class Agreement : std::uint8_t {
   off,   // on gloo nothing; ranks that share memory compare their collectives all the same
   on,    // each collective, what it is for, and what the ranks called alike since their last one

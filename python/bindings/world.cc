@@ -91,7 +91,8 @@ DeviceMesh mesh_of_group(const py::object& group, const std::vector<std::int64_t
                                 c10::Device(device_type).type(), names.value_or(DeviceMesh::Names()));
 }
 
-// What torch.distributed calls for the backend "shm": `ranks` are the world ranks of the members, none for all.
+// What torch.distributed calls for the backend "shm": `ranks` are the world ranks of the members, none for
+// all.
 c10::intrusive_ptr<c10d::Backend> make_shm_for_torch(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                      std::vector<std::int64_t> ranks, int size,
                                                      double timeout) {

@@ -261,8 +261,8 @@ c10::intrusive_ptr<c10d::Backend> with_agreement(c10::intrusive_ptr<c10d::Backen
           known->tell_wait(waits ? WorkPeers::Stage::waits : WorkPeers::Stage::goes_on);
         });
   }
-  peers->courier = std::make_unique<Courier>(peers->membership, std::move(meeting), std::move(hosts),
-                                             world.timeout);
+  peers->courier =
+      std::make_unique<Courier>(peers->membership, std::move(meeting), std::move(hosts), world.timeout);
   return c10::make_intrusive<AgreeingBackend>(std::move(inner), peers);
 }
 

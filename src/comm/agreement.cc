@@ -21,7 +21,8 @@ namespace {
 // A group that something else made, in which this rank compares before each call.
 class AdoptedGroup {
  public:
-  explicit AdoptedGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& process_group) : group_(process_group) {}
+  explicit AdoptedGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& process_group)
+      : group_(process_group) {}
 
   bool is_gone() const { return group_.expired(); }
   void agree(const GroupImpl& group, int world_size, const GroupCall& call) {

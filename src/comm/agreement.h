@@ -30,15 +30,15 @@ class Comparing {
 // the backend cannot compare, or this rank is outside.
 void agree_on(const Group& group, const GroupCall& call);
 
-// The same in a group that something else made, such as torch.distributed, on a backend that compares nothing: before
-// each call, where the world asked for the group and all its members are on this host. Calls that others make in such
-// a group keep their order, since nothing is put off.
+// The same in a group that something else made, such as torch.distributed, on a backend that compares
+// nothing: before each call, where the world asked for the group and all its members are on this host. Calls
+// that others make in such a group keep their order, since nothing is put off.
 void agree_in_adopted_group(const Group& group, const GroupCall& call);
 // Tells the members of all such groups that this process will not come again.
 MESHTORCH_FOR_PYTHON void leave_adopted_groups();
 
-// A call on its way to c10d, which knows less about it: the group's backend compares it, or, where something else made
-// the group, the ranks do here.
+// A call on its way to c10d, which knows less about it: the group's backend compares it, or, where something
+// else made the group, the ranks do here.
 class AgreedCall {
  public:
   AgreedCall(const GroupCall& call, const Group& group) : declared_(call) {
@@ -59,9 +59,9 @@ class AlikeCall : public GroupCall {
   std::string text_;
 };
 
-// A call that sends nothing and that all of these world ranks make alike, this one among them. Each group among
-// them compares it with its next collective; in a world that compares in full, all of them at once, in the group
-// that `everybody` gives.
+// A call that sends nothing and that all of these world ranks make alike, this one among them. Each group
+// among them compares it with its next collective; in a world that compares in full, all of them at once, in
+// the group that `everybody` gives.
 void declare(const std::vector<std::int64_t>& world_ranks, const CallHash& hash, const CallWords& words,
              const std::function<Group()>& everybody);
 

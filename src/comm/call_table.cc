@@ -12,9 +12,8 @@ std::uint64_t last_number(const std::vector<RankCall>& calls) {
 }
 
 std::string table_of(const std::vector<RankCall>& calls) {
-  const bool is_one_number = std::all_of(calls.begin(), calls.end(), [&](const RankCall& call) {
-    return call.number == calls[0].number;
-  });
+  const bool is_one_number = std::all_of(
+      calls.begin(), calls.end(), [&](const RankCall& call) { return call.number == calls[0].number; });
   std::string table;
   for (const RankCall& call : calls) {
     table.append("\n  rank ").append(std::to_string(call.world_rank)).append(": ").append(call.words);

@@ -1,4 +1,5 @@
-// Calls that all ranks of a mesh make alike though they send nothing, folded into what their groups compare next.
+// Calls that all ranks of a mesh make alike though they send nothing, folded into what their groups compare
+// next.
 #include "comm/declarations.h"
 
 #include <algorithm>

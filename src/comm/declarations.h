@@ -1,5 +1,5 @@
-// Calls that all ranks of a mesh make alike though they send nothing, such as a seed or a layout: what a rank has
-// made of them since its groups last met, which their next call compares.
+// Calls that all ranks of a mesh make alike though they send nothing, such as a seed or a layout: what a rank
+// has made of them since its groups last met, which their next call compares.
 #pragma once
 
 #include <atomic>
@@ -53,8 +53,8 @@ class Declarations {
     std::unique_ptr<Declared> declared_;
   };
 
-  // All these world ranks call the same, in the same order. It is compared by each group that is among them, at its
-  // next call; groups that are made later do not know of it.
+  // All these world ranks call the same, in the same order. It is compared by each group that is among them,
+  // at its next call; groups that are made later do not know of it.
   void add(const std::vector<std::int64_t>& world_ranks, const CallHash& hash, const CallWords& words);
 
  private:

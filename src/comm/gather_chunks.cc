@@ -1,7 +1,7 @@
 // Gathering chunks: in memory each rank shows its chunks and takes those of the others when it needs them;
 // other backends send one padded buffer.
-#include "comm/agreement.h"
 #include "comm/gather_chunks.h"
+#include "comm/agreement.h"
 
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>

@@ -1,5 +1,5 @@
-// Meetings of a group whose members are on several hosts: those of each host meet in memory, and the first of each
-// host with the first of the others, before anything is sent.
+// Meetings of a group whose members are on several hosts: those of each host meet in memory, and the first of
+// each host with the first of the others, before anything is sent.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -26,16 +26,16 @@ class HostsMeeting {
   // Called before and after a wait for the other hosts.
   using TellWait = std::function<void(bool waits)>;
 
-  // `here` are the meetings of this host, in memory that has stages of `stage_bytes`. `first_ones` connects the
-  // first members of the hosts, in the order of those; null on the other members.
+  // `here` are the meetings of this host, in memory that has stages of `stage_bytes`. `first_ones` connects
+  // the first members of the hosts, in the order of those; null on the other members.
   HostsMeeting(GroupMeeting& here, Places places, c10::intrusive_ptr<c10d::Backend> first_ones,
                Explain explain, TellWait tell_wait);
   static std::size_t stage_bytes(std::size_t members);
 
   // Before this rank comes to the call: what the others must expect of it.
   void bring(const GroupCall& call);
-  // As GroupMeeting::meet, of the members of all hosts. Where a host does not answer, the group cannot be used any
-  // more.
+  // As GroupMeeting::meet, of the members of all hosts. Where a host does not answer, the group cannot be
+  // used any more.
   void meet(const GroupCall& call, bool have_all_come, std::chrono::milliseconds timeout);
 
  private:

@@ -94,8 +94,7 @@ GroupMeeting::GroupMeeting(MeetingMemory& memory, int rank, Company company)
       number_in_record_(company_.record ? company_.record->number_of({company_.world_ranks}) : 0),
       patience_(kLongestWatch) {
   if (company_.declarations)
-    declared_in_group_ =
-        std::make_unique<Declarations::OfGroup>(company_.declarations, company_.world_ranks);
+    declared_in_group_ = std::make_unique<Declarations::OfGroup>(company_.declarations, company_.world_ranks);
   TORCH_INTERNAL_ASSERT(size() == static_cast<int>(memory_.size) && size() < (1 << 16));
 }
 
@@ -322,8 +321,7 @@ GroupMeeting::Outcome GroupMeeting::sleep(const std::function<bool()>& is_over, 
       lab->at(FaultPoint::waiting, world_rank(rank_));
       continue;
     }
-    wait_for_bell(memory_.bell, heard,
-                  std::min(rest, company_.tell_wait ? kLookout : milliseconds(3600000)));
+    wait_for_bell(memory_.bell, heard, std::min(rest, company_.tell_wait ? kLookout : milliseconds(3600000)));
   }
   memory_.sleepers.fetch_sub(1);
   if (outcome == Outcome::met) {

@@ -34,8 +34,8 @@ class Segment {
   std::uint64_t secret_ = 0;
 };
 
-// What tells the processes that can share memory from others: the running system, who sees whom in it, and the part
-// of the machine that MESHTORCH_HOST_PART names, so that one machine can stand for several.
+// What tells the processes that can share memory from others: the running system, who sees whom in it, and
+// the part of the machine that MESHTORCH_HOST_PART names, so that one machine can stand for several.
 std::string host_identity();
 
 // When a process began, in ticks since its host did; 0 if there is no such process, or it has ended.

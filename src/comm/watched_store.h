@@ -44,7 +44,8 @@ std::string text_at(c10d::Store& store, const std::string& key);
 void set_text(c10d::Store& store, const std::string& key, const std::string& text);
 // Blocks until so many ranks have come to `what`.
 void wait_for_all(c10d::Store& store, const std::string& what, int size);
-// Throws on every rank, with both values, unless all give the same one; `what` says of what. Every rank must ask.
+// Throws on every rank, with both values, unless all give the same one; `what` says of what. Every rank must
+// ask.
 void check_alike(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::string& what,
                  const std::string& value);
 

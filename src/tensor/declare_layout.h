@@ -10,8 +10,8 @@
 
 namespace meshtorch::internal {
 
-// `what` ("from_local") makes a tensor of this layout and type, and of this global shape where that is known; of one
-// that was laid out as `from`. Compared as mesh/agree_on_mesh declares. `what` must live for ever.
+// `what` ("from_local") makes a tensor of this layout and type, and of this global shape where that is known;
+// of one that was laid out as `from`. Compared as mesh/agree_on_mesh declares. `what` must live for ever.
 void declare_layout(const char* what, const Layout& layout, c10::ScalarType type,
                     const std::optional<Shape>& shape, const Layout* from = nullptr);
 

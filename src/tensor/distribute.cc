@@ -109,8 +109,7 @@ DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, cons
       options.src_data_rank.has_value() && !tensor.is_meta() && impl.coordinate().has_value();
   const std::string purpose = "distribute_tensor to " + to_string(layout->placements);
   const CallOrigin origin(purpose);
-  if (!communicates)
-    declare_layout("distribute_tensor", *layout, tensor.scalar_type(), tensor.sizes().vec());
+  if (!communicates) declare_layout("distribute_tensor", *layout, tensor.scalar_type(), tensor.sizes().vec());
   at::Tensor data = tensor.detach();
   if (data.device().type() != mesh.device_type() && !data.is_meta()) data = data.to(mesh.device_type());
   const Layout* held = impl.replicated();

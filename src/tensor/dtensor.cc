@@ -164,8 +164,8 @@ DTensor DTensor::redistribute(const Placements& placements, const RedistributeOp
   const DTensorMeta& meta = distributed(*this, "redistribute");
   const Layout* to = checked_layout(*meta.mesh, placements, dim());
   // A shape that was concluded from one shard is compared by itself.
-  declare_layout("redistribute", *to, scalar_type(), meta.assumed ? std::nullopt : std::optional(sizes().vec()),
-                 meta.layout);
+  declare_layout("redistribute", *to, scalar_type(),
+                 meta.assumed ? std::nullopt : std::optional(sizes().vec()), meta.layout);
   return redistribute_tensor(*this, to, options);
 }
 

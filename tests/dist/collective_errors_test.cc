@@ -136,7 +136,8 @@ TEST(CollectiveErrors, OnThreadsEveryRankLearnsOfADisagreement) {
 
 // What rank 0 is told of rank 1, a thread that does this.
 std::string late_error(const std::string& state) {
-  return "meshtorch: a collective did not complete in 50 ms\n  rank 0: is in all_reduce #1; rank 1: has called "
+  return "meshtorch: a collective did not complete in 50 ms\n  rank 0: is in all_reduce #1; rank 1: has "
+         "called "
          "nothing in this group\n  rank 1 has not come: its thread " +
          state + "\n  do: see that all ranks of the group call the same collectives in the same order";
 }

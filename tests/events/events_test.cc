@@ -259,8 +259,8 @@ TEST_P(Disagreements, OnTheModuleOfACallAreToldWhereRanksCompareInFull) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Events, Disagreements,
-                         ::testing::Values("threads", "shm", "gloo", "gloo_guilty_apart", "gloo_guilty_beside",
-                                           "gloo_all_apart"),
+                         ::testing::Values("threads", "shm", "gloo", "gloo_guilty_apart",
+                                           "gloo_guilty_beside", "gloo_all_apart"),
                          [](const auto& instance) { return instance.param; });
 
 class Absences : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {};

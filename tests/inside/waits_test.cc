@@ -95,7 +95,8 @@ TEST(Waits, OfThreadsAreFollowedFromGroupToGroup) {
     wait_tensor(all_reduce(one, "sum", far));
   };
   spawn(3, body, {.timeout = std::chrono::minutes(2)});
-  EXPECT_NE(told.find("\n  rank 2 waits for rank 1 in all_reduce #1 of ranks 1, 2"), std::string::npos) << told;
+  EXPECT_NE(told.find("\n  rank 2 waits for rank 1 in all_reduce #1 of ranks 1, 2"), std::string::npos)
+      << told;
   EXPECT_NE(told.find("\n  rank 1 has not come: its thread "), std::string::npos) << told;
 }
 

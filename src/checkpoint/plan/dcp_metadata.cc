@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "checkpoint/plan/pickle.h"
+#include "core/shallow_json.h"
 #include "safetensors/input_file.h"
 
 namespace meshtorch::checkpoint::internal {
@@ -26,11 +27,11 @@ class MetadataReader {
     const Pickled& entries = field(root, "state_dict_metadata", Kind::dict);
     for (std::size_t i = 0; i < entries.items.size(); i += 2) {
       const std::string& name = as(*entries.items[i], Kind::text, "a name").text;
-      const Pickled& entry = as(*entries.items[i + 1], Kind::object, name);
+      const Pickled& entry = as(*entries.items[i + 1], Kind::object, in_quotes(name));
       if (entry.text.ends_with(".BytesStorageMetadata")) {
         metadata.others.push_back(name);
       } else if (!metadata.tensors.emplace(name, tensor_of(entry, name)).second) {
-        fail("\"" + name + "\" is there twice");
+        fail(in_quotes(name) + " is there twice");
       }
     }
     return metadata;
@@ -93,7 +94,7 @@ class MetadataReader {
       Place place{field(info, "relative_path", Kind::text).text, count(info, "offset"),
                   count(info, "length")};
       if (!safetensors::internal::is_name_beside(place.file))
-        fail("it names the file \"" + place.file + "\"");
+        fail("it names the file " + in_quotes(place.file));
       places_[{field(index, "fqn", Kind::text).text, size(*offset)}] = std::move(place);
     }
   }
@@ -111,7 +112,7 @@ class MetadataReader {
     std::vector<Box> boxes;
     for (const DcpChunk& chunk : tensor.chunks) boxes.push_back(chunk.box);
     if (const std::string words = unfit_chunks(tensor.shape, boxes); !words.empty())
-      fail("tensor \"" + name + "\" " + words);
+      fail("tensor " + in_quotes(name) + " " + words);
     return tensor;
   }
 
@@ -129,7 +130,7 @@ class MetadataReader {
   DcpChunk chunk_of(const Pickled& item, const std::string& name) const {
     Box box{size(item, "offsets"), size(item, "sizes")};
     const auto place = places_.find({name, box.offsets});
-    if (place == places_.end()) fail("a chunk of \"" + name + "\" has no place in a file");
+    if (place == places_.end()) fail("a chunk of " + in_quotes(name) + " has no place in a file");
     return {std::move(box), place->second.file, place->second.begin, place->second.length};
   }
 
