@@ -246,7 +246,7 @@ c10::intrusive_ptr<c10d::Backend> with_agreement(c10::intrusive_ptr<c10d::Backen
   peers->membership =
       std::make_shared<HostMembership>(host_store, world_ranks, static_cast<int>(places.member),
                                        host_count > 1 ? HostsMeeting::stage_bytes(ranks.size()) : 64);
-  auto meeting = peers->membership->meeting(world.size);
+  auto meeting = peers->membership->meeting(world.size, places.world_ranks);
   std::unique_ptr<HostsMeeting> hosts;
   if (host_count > 1) {
     c10::intrusive_ptr<c10d::Backend> first_ones;

@@ -71,7 +71,7 @@ HostMembership::~HostMembership() {
   leave();
 }
 
-std::unique_ptr<GroupMeeting> HostMembership::meeting(int ranks_on_host) {
+std::unique_ptr<GroupMeeting> HostMembership::meeting(int ranks_on_host, std::vector<int> whole_group) {
   record_ = flight_record_of(world_rank(), ranks_on_host);
   GroupMeeting::Company company{
       world_ranks_,
@@ -82,7 +82,8 @@ std::unique_ptr<GroupMeeting> HostMembership::meeting(int ranks_on_host) {
       [record = record_](const std::string& problem) { record->note_failure(problem); },
       [this](const Wait* wait) { tell_wait_in_all_groups(world_rank(), wait); },
       [this](const std::vector<int>& late) { return follow_waits_in_all_groups(world_rank(), late); },
-      declarations_of_process()};
+      declarations_of_process(),
+      std::move(whole_group)};
   return std::make_unique<GroupMeeting>(*memory_, rank_, std::move(company));
 }
 

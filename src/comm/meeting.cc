@@ -94,7 +94,8 @@ GroupMeeting::GroupMeeting(MeetingMemory& memory, int rank, Company company)
       number_in_record_(company_.record ? company_.record->number_of({company_.world_ranks}) : 0),
       patience_(kLongestWatch) {
   if (company_.declarations)
-    declared_in_group_ = std::make_unique<Declarations::OfGroup>(company_.declarations, company_.world_ranks);
+    declared_in_group_ = std::make_unique<Declarations::OfGroup>(
+        company_.declarations, company_.whole_group.empty() ? company_.world_ranks : company_.whole_group);
   TORCH_INTERNAL_ASSERT(size() == static_cast<int>(memory_.size) && size() < (1 << 16));
 }
 

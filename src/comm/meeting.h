@@ -48,6 +48,8 @@ class GroupMeeting {
     std::function<std::string(const std::vector<int>& late)> follow = {};
     // What this rank calls alike with the others though it sends nothing; may be null.
     std::shared_ptr<Declarations> declarations = nullptr;
+    // The world ranks of the group where some of its members meet elsewhere; empty: all are here.
+    std::vector<int> whole_group = {};
   };
 
   GroupMeeting(MeetingMemory& memory, int rank, Company company);

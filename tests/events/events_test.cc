@@ -362,8 +362,20 @@ TEST(AbsencesOfThreads, AreErrorsThatNameTheRankOnEveryOther) {
   }
 }
 
+// Ranks begin together, however long their programs take to load: their time limits are short.
+void wait_until_all_have_begun(const fs::path& place, int rank) {
+  const auto file = [&](int r) { return place / ("began_" + std::to_string(r)); };
+  std::ofstream(file(rank)).put('.');
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  for (int r = 0; r < kRanks; ++r) {
+    while (!fs::exists(file(r)) && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 // A process of `Processes`.
 int play(int rank, const std::string& backend, const fs::path& place, const std::string& event) {
+  wait_until_all_have_begun(place, rank);
   const bool is_served = event == kStallOfTheStore;
   const char* port = std::getenv("MESHTORCH_EVENT_PORT");
   const bool is_impatient = event == kStallsBehindAnother && rank == 0;
