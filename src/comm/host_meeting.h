@@ -25,8 +25,8 @@ class HostMembership {
   HostMembership(const HostMembership&) = delete;
   HostMembership& operator=(const HostMembership&) = delete;
 
-  // This rank's part in the meetings, which must not outlive the membership. `whole_group` has the world ranks of
-  // those too that are on other hosts; none: there are none.
+  // This rank's part in the meetings, which must not outlive the membership. `whole_group` has the world
+  // ranks of those too that are on other hosts; none: there are none.
   std::unique_ptr<GroupMeeting> meeting(int ranks_on_host, std::vector<int> whole_group = {});
   void leave();
   // Tells the members, and wakes those who wait.

@@ -10,5 +10,5 @@ found=${FUZZ_FOUND:+$FUZZ_FOUND/$reader}
 found=${found:-$scratch}
 mkdir -p "$found"
 # An input that breaks a reader is kept in the directory of the call, and printed.
-MESHTORCH_FUZZ=$reader "$binary" -runs="${FUZZ_RUNS:-4000}" -seed="${FUZZ_SEED:-1}" -dict="$here/words.dict" -max_len=4096 \
+MESHTORCH_FUZZ=$reader "$binary" -runs="${FUZZ_RUNS:-2000}" -seed="${FUZZ_SEED:-1}" -dict="$here/words.dict" -max_len=4096 \
   -print_funcs=0 -print_final_stats=1 -artifact_prefix="broken_${reader}_" "$found" "$here/corpus/$reader"
