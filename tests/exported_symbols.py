@@ -11,7 +11,7 @@ import sys
 
 PREFIXES = re.compile(r"^(vtable for|VTT for|typeinfo for|typeinfo name for|guard variable for|(non-)?virtual thunk to|"
                       r"construction vtable for|covariant return thunk to) ")
-NAMESPACES = {"meshtorch", "checkpoint", "safetensors", "report", "nn", "detail", "internal"}
+NAMESPACES = {"meshtorch", "checkpoint", "safetensors", "dcp", "report", "nn", "detail", "internal"}
 
 
 def marked(folder: pathlib.Path, mark: str) -> set[str]:
