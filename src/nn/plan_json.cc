@@ -44,8 +44,8 @@ Placement parse_placement(const std::string& text) {
     if (text.starts_with("P(") && text.ends_with(")")) return Partial(argument(2));
   } catch (const std::exception&) {  // reported below
   }
-  TORCH_CHECK_VALUE(false, "meshtorch: \"", text,
-                    "\" is no placement\n  do: write \"R\", \"S(dim)\" or \"P(sum)\"");
+  TORCH_CHECK_VALUE(false, "meshtorch: ", in_quotes(text),
+                    " is no placement\n  do: write \"R\", \"S(dim)\" or \"P(sum)\"");
 }
 
 Json json_of(const std::optional<Placement>& layout) {
@@ -159,7 +159,9 @@ Style read_style(const std::string& name, const Reader& reader) {
     read_outputs(reader, options);
     return PrepareModuleInputOutput(options);
   }
-  TORCH_CHECK_VALUE(false, "meshtorch: the plan names a style that is not known\n  style: ", name,
+  const std::string shown = in_quotes(name);
+  TORCH_CHECK_VALUE(false, "meshtorch: the plan names a style that is not known\n  style: ",
+                    shown.substr(1, shown.size() - 2),
                     "\n  do: use ColwiseParallel, RowwiseParallel, SequenceParallel, NoParallel, "
                     "PrepareModuleInput, PrepareModuleOutput or "
                     "PrepareModuleInputOutput; add your own styles in C++");
