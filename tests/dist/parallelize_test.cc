@@ -150,7 +150,7 @@ TEST(Plan, IsWrittenAndReadAsJson) {
   EXPECT_EQ(read.to_json(), text);
   EXPECT_NE(error_of([] {
               mt::ParallelizePlan::from_json(R"([{"modules": "a", "style": "Diagonal"}])");
-            }).find("not known\n  style: Diagonal"),
+            }).find("not known\n  style: \"Diagonal\""),
             std::string::npos);
   EXPECT_NE(error_of([] {
               mt::ParallelizePlan::from_json(
