@@ -29,6 +29,7 @@ test: build      ## build and run all tests
 	@ctest --preset $(PRESET) -j $$(($(JOBS) + 1))
 
 bench: build     ## run the benchmarks: benchmarks/results/*.json and docs/benchmarks.md
+	@cmake --build $(BUILD) -j $(JOBS) --target benchmarks
 	@mkdir -p benchmarks/results
 	@$(BUILD)/benchmarks/comm_benchmark --benchmark_filter='copy|/(2ranks/(64|16777216)B|4ranks/65536B)/' --benchmark_min_time=0.3 \
 	  --benchmark_repetitions=3 --benchmark_out=benchmarks/results/comm.json --benchmark_out_format=json
@@ -48,7 +49,7 @@ check: setup     ## what a change must pass: format, clang-tidy on changed sourc
 	@tools/format.sh --check
 	@tools/tidy.sh --changed
 	@cmake --preset release -B build/alone -DMESHTORCH_UNITY=OFF >/dev/null
-	@cmake --build build/alone -j $(JOBS) --target meshtorch
+	@cmake --build build/alone -j $(JOBS) --target meshtorch benchmarks
 	@$(MAKE) test
 
 sanitize: setup  ## unit, sim and dist tests on thread ranks under AddressSanitizer with UBSan, then under ThreadSanitizer
