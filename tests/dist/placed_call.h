@@ -51,10 +51,12 @@ struct Verdict {
   Kind kind = Kind::right;
   std::string what = {};       // the error, or what is wrong
   bool is_replicated = false;  // an operator without a rule had to run on whole tensors
+  bool is_small = false;       // wrong by little
 };
 
 // Runs the call twice on thread ranks, the second time from the decisions of the first, with other numbers.
-// It is refused if every rank threw an error of its own before it waited for others.
+// It is refused if every rank threw an error of its own before it waited for others. Numbers of narrow types that
+// lie a little apart are right if those of the same call in double precision are.
 Verdict judge(const PlacedCall& placed, const Run& expected);
 
 // Runs it on this rank of a world that is there; throws what is wrong.

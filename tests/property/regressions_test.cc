@@ -146,6 +146,11 @@ TEST(Refused, SparseTensorsMadeOfDistributedOnes) {
       "tensors are strided\n  do: call it on full_tensor()");
 }
 
+TEST(Rounding, IsToldFromWrongNumbersByTheSameCallInDoublePrecision) {
+  expect_right("orgqr: f32[3,5,4], f32[3,4] | 2 | P, S(1) | P");
+  expect_right("gradient.tensorarrayint: f32[5,4], [d[5]], 0 | 2 | P, R | R");
+}
+
 TEST(Refused, MoreTensorsToWriteThanResults) {
   on_ranks(2, [](int) {
     const mt::DeviceMesh mesh = line(2);
