@@ -71,7 +71,8 @@ std::vector<ListedOption> options_from(const py::object& listed, const c10::Func
     ListedOption option;
     for (const py::handle& result : results) option.results.push_back(placement_or_replicated(result));
     for (std::size_t i = 0; i < registered.arguments().size(); ++i) {
-      if (const auto number = call.info().find(registered.arguments()[i].name()))
+      const auto number = call.info().find(registered.arguments()[i].name());
+      if (number && !call.info().arguments[*number].is_out)  // what is only written is no operand of a rule
         append_operands(py::object(operands[i]), call, *number, option.operands);
     }
     options.push_back(std::move(option));

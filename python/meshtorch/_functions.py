@@ -1,8 +1,10 @@
 """Functions of torch that are written in Python and make plain tensors inside: told to make distributed ones, or replicated by a scope."""
 
 import functools
+import sys
 
 import torch
+import torch.testing._comparison
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
 from . import _C
@@ -52,7 +54,39 @@ def _refuse_torch_fsdp(plain, *args, **kwargs):
     )
 
 
+def _compared(plain, actual, expected):
+    """What torch.testing compares: two distributed tensors by their values, if they lie alike."""
+    ours = [isinstance(value, torch.Tensor) and _C.is_dtensor(value) for value in (actual, expected)]
+    if not any(ours):
+        return plain(actual, expected)
+    if not all(ours):
+        raise TypeError(
+            "meshtorch: Comparing a DTensor to a non-DTensor is ambiguous\n"
+            f"  they are: {type(actual).__name__}{' (distributed)' * ours[0]}, "
+            f"{type(expected).__name__}{' (distributed)' * ours[1]}\n"
+            "  do: compare full_tensor(), the whole value, or to_local(), this rank's shard"
+        )
+    for name, words in (("placements", "placements"), ("device_mesh", "device meshes")):
+        one, other = getattr(actual, name), getattr(expected, name)
+        if one != other:
+            raise AssertionError(
+                f"meshtorch: DTensor {words} do not match: {one} != {other}\n"
+                "  do: compare full_tensor() of both, if they may lie differently"
+            )
+    return actual, expected
+
+
+def _install_comparison():
+    """torch's test cases import the function under its own name; they may be here before meshtorch."""
+    name = "_unwrap_dtensor_for_comparison"
+    compared = functools.partial(_compared, getattr(torch.testing._comparison, name))
+    for module in ("torch.testing._comparison", "torch.testing._internal.common_utils"):
+        if module in sys.modules:
+            setattr(sys.modules[module], name, compared)
+
+
 def install():
+    _install_comparison()
     _replace_for_distributed(FSDPParam, "__init__", _refuse_torch_fsdp)
     _replace_for_distributed(torch, "unravel_index", _with_numbers_of_the_program)
     for name in ("mean", "std", "var"):  # without a mask they count ones

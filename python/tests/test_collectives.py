@@ -31,6 +31,11 @@ def run_each(w):
         w.same(result, expected)
     w.same(funcol.all_gather_into_tensor_coalesced([x], mesh)[0], torch.cat(all_x))
     w.same(funcol.reduce_scatter_tensor_coalesced([x], "sum", [0], mesh)[0], total.chunk(w.size)[w.rank])
+    # The newer names.
+    w.same(funcol.all_gather_single(x, 1, mesh), torch.cat(all_x, 1))
+    w.same(funcol.reduce_scatter_single(x, "sum", 0, mesh), total.chunk(w.size)[w.rank])
+    w.same(funcol.all_gather_single_coalesced([x], mesh)[0], torch.cat(all_x))
+    w.same(funcol.reduce_scatter_single_coalesced([x], "sum", [0], mesh)[0], total.chunk(w.size)[w.rank])
     assert funcol.wait_tensor(x) is x and x.wait() is x
     funcol.barrier()
     with pytest.raises(ValueError, match="reduction"):

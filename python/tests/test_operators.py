@@ -192,3 +192,45 @@ def gradients_lie_in_memory_as_tensors(w):
 
 def test_gradients_of_to_local_keep_the_memory_format(ranks):
     ranks(gradients_lie_in_memory_as_tensors)
+
+
+def calls_on_split_rows(w):
+    whole = torch.sin(torch.arange(48.0)).view(8, 6).abs() + 0.1
+    x = distribute_tensor(whole, w.mesh(), [Shard(0)])
+    aten, prims = torch.ops.aten, torch.ops.prims
+    for call, placement in [
+        (lambda t: prims.sin(t), Shard(0)),
+        (lambda t: prims.mul(t, t), Shard(0)),
+        (lambda t: prims.maximum(t, t), Shard(0)),
+        (lambda t: aten.linalg__powsum(t, 2.0), Partial()),
+        (lambda t: aten.linalg__powsum(t, 2.0, [1]), Shard(0)),
+        (lambda t: aten.linalg__powsum(t, 3.0, [0], True), Partial()),
+        (lambda t: aten._foreach_powsum([t, t], 2.0)[1], Partial()),
+        (lambda t: torch.fft.rfft(t, dim=1), Shard(0)),
+        (lambda t: t[:, 2:4], Shard(0)),
+    ]:
+        with CommDebugMode() as comm:
+            y = call(x)
+        assert comm.get_total_counts() == 0 and y.placements == (placement,)
+        w.same(y.full_tensor(), call(whole))
+    with CommDebugMode() as comm:
+        drawn = torch.multinomial(x, 2)
+    # Where there are others, ranks agree by two numbers whether a row is wrong: all raise, or none.
+    assert comm.get_total_counts() == (0 if w.kind == "fake" else 1)
+    assert drawn.placements == (Shard(0),) and drawn.shape == (8, 2)
+
+
+def test_calls_on_split_rows_leave_them_where_they_are(ranks):
+    ranks(calls_on_split_rows)
+
+
+def offsets_of_slices(w):
+    x = distribute_tensor(torch.arange(24.0).view(6, 4), w.mesh(), [Replicate()])
+    plain = torch.arange(24.0).view(6, 4)
+    for part in (slice(1, None), (slice(None), slice(2, None)), (slice(2, None), slice(1, 3))):
+        assert x[part].storage_offset() == plain[part].storage_offset()
+    assert x.storage_offset() == 0
+
+
+def test_slices_know_their_offset(ranks):
+    ranks(offsets_of_slices)

@@ -50,6 +50,33 @@ def test_an_operator_runs_as_listed(ranks):
     ranks(run_by_listed_placements)
 
 
+@register_sharding(torch.ops.aten.kthvalue.values)
+def kthvalue_sharding(x, k, dim, keepdim, values, indices):
+    others = [d for d in range(x.ndim) if d != dim % x.ndim]
+    return [([Shard(d)] * 2, [Shard(d), None, None, None, Shard(d), Shard(d)]) for d in others]
+
+
+def write_as_listed(w):
+    """An option of an out= variant names what is written too, and serves the others as well."""
+    x = torch.sin(torch.arange(30.0)).view(5, 6)
+    expected = torch.kthvalue(x, 2, 1, True)
+    mesh = w.mesh()
+    for placement in (Shard(0), Shard(1), Replicate()):
+        d = distribute_tensor(x, mesh, [placement])
+        out = tuple(distribute_tensor(torch.zeros_like(t), mesh, [Replicate()]) for t in expected)
+        with CommDebugMode() as comm:
+            results = torch.kthvalue(d, 2, 1, True)
+        assert comm.get_total_counts() == (placement == Shard(1))
+        torch.kthvalue(d, 2, 1, True, out=out)
+        for result, written, value in zip(results, out, expected):
+            w.same(result.full_tensor(), value)
+            w.same(written.full_tensor(), value)
+
+
+def test_an_out_variant_runs_as_listed(ranks):
+    ranks(write_as_listed)
+
+
 def test_what_has_no_rule_of_its_own_is_refused():
     with pytest.raises(ValueError, match="does not run by a rule of its own"):
         register_sharding(torch.ops.aten.linear.default)(lambda *args: [])

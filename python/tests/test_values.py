@@ -6,6 +6,7 @@ import numpy
 import pytest
 import torch
 from meshtorch import DTensor, Partial, Replicate, Shard, distribute_tensor
+from meshtorch.placement_types import _MaskPartial
 from torch import nn
 
 
@@ -166,3 +167,44 @@ def functions_that_make_plain_tensors(w):
 
 def test_functions_that_make_plain_tensors(ranks):
     ranks(functions_that_make_plain_tensors)
+
+
+def comparisons_of_torch_testing(w):
+    close = torch.testing.assert_close
+    x = torch.arange(12.0).view(4, 3)
+    for d in layouts(w, x):
+        for pair in ((d, x), (x, d), (d, 1.0)):
+            with pytest.raises(TypeError, match="Comparing a DTensor to a non-DTensor is ambiguous"):
+                close(*pair)
+        if w.kind != "fake":
+            close(d, d.clone())
+            with pytest.raises(AssertionError, match="Tensor-likes are not close"):
+                close(d, d * 2)
+    whole, rows, columns = list(layouts(w, x))[:3]
+    for pair in ((whole, rows), (rows, columns)):
+        with pytest.raises(AssertionError, match="DTensor placements do not match"):
+            close(*pair)
+    w.same(rows.full_tensor(), columns.full_tensor())
+    named = distribute_tensor(x, w.mesh(w.size, 1), [Shard(0), Replicate()])
+    other = distribute_tensor(x, w.mesh(1, w.size), [Shard(0), Replicate()])
+    with pytest.raises(AssertionError, match="DTensor device meshes do not match"):
+        close(named, other)
+
+
+def test_torch_testing_compares_tensors_that_lie_alike(ranks):
+    ranks(comparisons_of_torch_testing)
+    torch.testing.assert_close(torch.ones(2), torch.ones(2))
+    torch.testing.assert_close(1.0, 1.0)
+
+
+def rows_that_others_hold(w):
+    x, index = torch.arange(40.0).view(8, 5), torch.tensor([[7, 0, 3, 3, 5]])
+    picked = torch.gather(
+        distribute_tensor(x, w.mesh(), [Shard(0)]), 0, distribute_tensor(index, w.mesh(), [Replicate()])
+    )
+    assert isinstance(picked.placements[0], _MaskPartial) and picked.placements[0].is_partial("sum")
+    w.same(picked.full_tensor(), torch.gather(x, 0, index))
+
+
+def test_masked_rows_are_a_pending_sum(ranks):
+    ranks(rows_that_others_hold)

@@ -115,7 +115,8 @@ std::optional<SequenceSplit> split_of(const at::Tensor& query, const at::Tensor&
 at::Tensor with_all_rows(const at::Tensor& tensor, const SequenceSplit& split) {
   Placements placements = split.key->placements;
   for (const int axis : split.key_axes) placements[static_cast<std::size_t>(axis)] = Replicate();
-  return redistribute_tensor(tensor, split.mesh->layout(placements), {});
+  const Layout* whole = split.mesh->layout(placements);
+  return distributed(tensor, "attention").layout == whole ? tensor : redistribute_tensor(tensor, whole, {});
 }
 
 // In another order than the natural one by blocks that know it, or with a mask. On the meta device, the fused

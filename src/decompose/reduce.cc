@@ -1,5 +1,7 @@
-// Reductions that are sums and counts: right for shards of any size, and pending sums stay pending.
+// Reductions that are sums and counts, and quotients: right for shards of any size, and pending sums stay
+// pending.
 #include <ATen/ATen.h>
+#include <ATen/ops/div_ops.h>
 #include <ATen/ops/histc_ops.h>
 #include <ATen/ops/mean_ops.h>
 #include <ATen/ops/std_ops.h>
@@ -11,6 +13,9 @@
 #include "decompose/families.h"
 #include "decompose/moments.h"
 #include "decompose/reduced_dims.h"
+#include "meshtorch/collectives.h"
+#include "operator/known_number.h"
+#include "tensor/execute.h"
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
 
@@ -61,10 +66,26 @@ at::Tensor standard_deviation(const at::Tensor& self, at::OptionalIntArrayRef di
   return variance(self, dim, correction, keepdim).sqrt();
 }
 
-// The smallest and the largest element, which all ranks learn in one collective.
+// The terms of a pending row, below each other, by one gather; the row itself if it is not pending.
+at::Tensor gathered_terms(const at::Tensor& row) {
+  const DTensorMeta* meta = meta_of(row);
+  if (meta == nullptr) return row.unsqueeze(0);
+  Placements apart = meta->layout->placements;
+  std::int64_t ranks = 1;
+  for (std::size_t axis = 0; axis < apart.size(); ++axis) {
+    if (!apart[axis].is_partial()) continue;
+    apart[axis] = Shard(0);
+    ranks *= meta->mesh->shape()[axis];
+  }
+  compare_assumed(meta->assumed);
+  return wait_tensor(redistribute_local(meta->local.unsqueeze(0), {ranks, row.size(0)},
+                                        *meta->mesh->layout(apart), *meta->mesh->replicated()));
+}
+
+// The smallest and the largest element, which all ranks learn in one collective. Two numbers of each rank are
+// no more to gather than to reduce.
 std::pair<double, double> limits_of(const at::Tensor& self) {
-  const at::Tensor both = at::stack({self.max(), self.min().neg()});
-  const at::Tensor limits = meta_of(both) != nullptr ? whole_local(both) : both;
+  const at::Tensor limits = gathered_terms(at::stack({self.max(), self.min().neg()})).amax(0);
   return {-limits[1].item().toDouble(), limits[0].item().toDouble()};
 }
 
@@ -78,6 +99,26 @@ at::Tensor histc(const at::Tensor& self, std::int64_t bins, const at::Scalar& mi
   return by_rule<at::_ops::histc>(self, bins, low - margin, high + margin);
 }
 
+// Terms that are divided by zero are infinite and do not add up to the quotient of their sum. So a tensor
+// that divides a pending sum is looked at: every rank has all of it, and sees the same.
+bool is_divided_by_nonzero(const at::Tensor& self, const at::Tensor& other) {
+  const DTensorMeta* meta = meta_of(self);
+  return meta != nullptr && meta->layout->has_partial && other.dim() > 0 &&
+         known_numbers(other) == KnownNumber::nonzero;
+}
+
+at::Tensor divide(const at::Tensor& self, const at::Tensor& other) {
+  if (!is_divided_by_nonzero(self, other)) return by_rule<at::_ops::div_Tensor>(self, other);
+  const KnownNonzero scope(other);
+  return by_rule<at::_ops::div_Tensor>(self, other);
+}
+
+at::Tensor& divide_(at::Tensor& self, const at::Tensor& other) {
+  if (!is_divided_by_nonzero(self, other)) return by_rule<at::_ops::div__Tensor>(self, other);
+  const KnownNonzero scope(other);
+  return by_rule<at::_ops::div__Tensor>(self, other);
+}
+
 }  // namespace
 
 void add_reduce_decompositions(DecompositionTable& ops) {
@@ -87,6 +128,8 @@ void add_reduce_decompositions(DecompositionTable& ops) {
   ops.add<op::var_correction>(variance);
   ops.add<op::std_correction>(standard_deviation);
   ops.add<op::histc>(histc, {.asks_rule = true});
+  ops.add<op::div_Tensor>(divide, {.asks_rule = true});
+  ops.add<op::div__Tensor>(divide_, {.asks_rule = true});
 }
 
 }  // namespace meshtorch::internal

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "dispatch/gradient_guard.h"
 #include "dispatch/handler.h"
@@ -92,6 +93,21 @@ bool needs_own_derivative(const c10::OperatorHandle& op, const std::vector<at::T
   return std::ranges::any_of(tensors, [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
 }
 
+// The keys that the dispatcher found for the call whose decomposition is running: without those at which the
+// operator has nothing to do, which a redispatch would not pass by.
+thread_local c10::DispatchKeySet keys_of_taken_call;
+
+class TakenCall {
+ public:
+  explicit TakenCall(c10::DispatchKeySet keys) : before_(std::exchange(keys_of_taken_call, keys)) {}
+  ~TakenCall() { keys_of_taken_call = before_; }
+  TakenCall(const TakenCall&) = delete;
+  TakenCall& operator=(const TakenCall&) = delete;
+
+ private:
+  c10::DispatchKeySet before_;
+};
+
 void guard_result(const torch::jit::Stack& stack) {
   const c10::IValue& result = stack.back();
   if (result.isTensor() && result.toTensor().requires_grad()) guard_gradients(result.toTensor());
@@ -132,16 +148,12 @@ void run_composite_out(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
 }
 
 void run_taken_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const TakenCall taken(keys);
   operator_info(op).fate.decomposition->function.callBoxed(op, keys, stack);
 }
 
 void run_as_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  c10::DispatchKeySet keys;
-  for (const at::Tensor& t : tensors_in(arguments_of(op, *stack))) {
-    if (t.defined()) keys = keys | t.key_set();
-  }
-  const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
-  run_composite(op, (keys | local.included_) - local.excluded_, stack);
+  run_composite(op, keys_of_taken_call, stack);
 }
 
 void run_guarded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {

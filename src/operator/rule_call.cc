@@ -30,6 +30,10 @@ std::unique_ptr<RuleCall> RuleCall::bind(const RuleEntry& rule, const OperatorIn
     BoundRule bound = internal::bind(call->use_.rule, shapes, call->use_.hints);
     bound.kept = call->use_.kept;
     bound.listed = call->use_.listed;
+    for (const ListedOption& option : bound.listed)
+      TORCH_INTERNAL_ASSERT(option.operands.size() == call->order_.size(), "an option of `", info.name,
+                            "` lists ", option.operands.size(), " tensors, the call has ",
+                            call->order_.size());
     bound.splits_inner = call->use_.splits_inner;
     const bool is_of_floats = std::ranges::all_of(
         call->order_, [&](std::size_t o) { return operands[o].tensor.is_floating_point(); });

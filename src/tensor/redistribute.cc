@@ -22,6 +22,19 @@ at::Tensor moved(const at::Tensor& tensor, const Layout* to, const RedistributeO
   return wrap(std::move(result), to, tensor.sizes(), tensor.strides());
 }
 
+// Where the gradient of a tensor goes: where the tensor was, also if that is where it stayed. Of a pending
+// one it is whole, or pending if it came so.
+const Layout* layout_of_gradient(const Layout& tensor, const Layout& gradient) {
+  Placements placements = gradient_placements(tensor.placements);
+  if (gradient.mesh == tensor.mesh) {
+    for (std::size_t axis = 0; axis < placements.size(); ++axis) {
+      if (tensor.placements[axis].is_partial() && gradient.placements[axis].is_partial())
+        placements[axis] = gradient.placements[axis];
+    }
+  }
+  return tensor.mesh->layout(placements);
+}
+
 }  // namespace
 
 Placements gradient_placements(const Placements& placements) {
@@ -40,12 +53,10 @@ at::Tensor redistribute_tensor(const at::Tensor& tensor, const Layout* to,
     return moved(tensor, to, options);
   }
   const at::ScalarType dtype = tensor.scalar_type();
-  const Layout* back = from->mesh->layout(gradient_placements(from->placements));
   return differentiable(
       "RedistributeBackward", tensor, [=](const at::Tensor& x) { return moved(x, to, options); },
       [=](const at::Tensor& gradient) {
-        distributed(gradient, "redistribute");
-        if (from == to) return gradient.scalar_type() == dtype ? gradient : gradient.to(dtype);
+        const Layout* back = layout_of_gradient(*from, *distributed(gradient, "redistribute").layout);
         const at::Tensor result = redistribute_tensor(
             gradient, back, {.async_op = options.async_op, .forward_dtype = options.backward_dtype});
         return result.scalar_type() == dtype ? result : result.to(dtype);

@@ -262,8 +262,13 @@ TEST(PendingSums, StayPendingWhenDividedByANumberAndAreReducedForADivisorThatMay
     EXPECT_EQ(placement_of(pending / 4), Partial());
     EXPECT_EQ(placement_of(pending / torch::tensor(4.0)), Partial());
     EXPECT_FALSE(placement_of(pending / torch::tensor(0.0)).is_partial());
-    const Tensor unknown = mt::distribute_tensor(torch::full({5, 4}, 4.0), line(2), {mt::Replicate()});
-    EXPECT_FALSE(placement_of(pending / unknown).is_partial());
+    // Only what every rank has whole can all of them look at.
+    const auto fours = [](const mt::Placement& lies) {
+      return mt::distribute_tensor(torch::full({5, 4}, 4.0), line(2), {lies});
+    };
+    EXPECT_EQ(placement_of(pending / fours(mt::Replicate())), Partial());
+    EXPECT_FALSE(placement_of(pending / fours(mt::Replicate()).mul(0)).is_partial());
+    EXPECT_FALSE(placement_of(pending / fours(Shard(0))).is_partial());
   });
 }
 

@@ -153,6 +153,68 @@ TEST(LessCommunication, PlacesInASortedListAreCountedInItsParts) {
   });
 }
 
+// ---- a pending sum that is divided ----
+
+TEST(LessCommunication, APendingSumIsDividedByATensorWithoutZeros) {
+  on_ranks(3, [](int rank) {
+    const mt::DeviceMesh mesh = line(3);
+    const Tensor terms = numbers({4, 3}, torch::kDouble, rank);
+    const std::vector<Tensor> divisors{numbers({4, 3}, torch::kDouble, 5).abs() + 0.5,
+                                       numbers({3}, torch::kDouble, 6).abs() + 0.5, torch::full({1}, -2.0),
+                                       torch::tensor({3, -1, 2})};
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
+      const DTensor x = DTensor::from_local(terms, mesh, {Partial(op)});
+      const Tensor value = whole(x);
+      for (const Tensor& divisor : divisors) {
+        const Tensor copies = mt::distribute_tensor(divisor, mesh, {Replicate()});
+        const Tensor written = x.clone();
+        const mt::CommDebugMode comm;
+        const Tensor y = x / copies;
+        written.div_(copies);
+        EXPECT_EQ(comm.get_total_counts(), 0) << comm.table();
+        EXPECT_EQ(DTensor(y).placements(), Placements{Partial(op)});
+        EXPECT_TRUE(is_close(whole(y), value / divisor, 1e-12));
+        EXPECT_TRUE(is_close(whole(written), value / divisor, 1e-12));
+      }
+    }
+  });
+}
+
+// The same call again, with a zero: terms of both signs would become infinities that do not add up.
+TEST(LessCommunication, APendingSumIsReducedBeforeItIsDividedByZero) {
+  on_ranks(2, [](int rank) {
+    const mt::DeviceMesh mesh = line(2);
+    const Tensor divisor = torch::tensor({2.0, 4.0});
+    const Tensor copies = mt::distribute_tensor(divisor, mesh, {Replicate()});
+    const DTensor x = DTensor::from_local(torch::full({2}, rank == 0 ? 3.0 : -1.0), mesh, {Partial()});
+    for (const double second : {4.0, 0.0, 8.0}) {
+      copies[1].fill_(second);
+      const Tensor y = x / copies;
+      const bool is_pending = second != 0;
+      EXPECT_EQ(DTensor(y).placements(), Placements{is_pending ? Partial() : Replicate()});
+      EXPECT_TRUE(is_equal(whole(y), torch::tensor({1.0, 2.0 / second})));
+    }
+    // Parts that differ between ranks are not looked at.
+    const Tensor parts = mt::distribute_tensor(torch::tensor({1.0, 0.0}), mesh, {Shard(0)});
+    const Tensor quotient = x / parts;
+    EXPECT_TRUE(is_equal(whole(quotient), torch::tensor({2.0, 2.0}) / torch::tensor({1.0, 0.0})));
+  });
+}
+
+TEST(LessCommunication, ADividedSumKeepsTheSplitOfOtherAxes) {
+  on_ranks(4, [](int) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
+    const Tensor x = numbers({5, 3}, torch::kDouble), divisor = x.abs() + 1;  // 5 is uneven
+    const DTensor split = mt::distribute_tensor(x, mesh, {Partial(), Shard(0)});
+    const Tensor copies = mt::distribute_tensor(divisor, mesh, {Replicate(), Replicate()});
+    const mt::CommDebugMode comm;
+    const Tensor y = split / copies;
+    EXPECT_EQ(comm.get_total_counts(), 0) << comm.table();
+    EXPECT_EQ(DTensor(y).placements(), (Placements{Partial(), Shard(0)}));
+    EXPECT_TRUE(is_close(whole(y), x / divisor, 1e-12));
+  });
+}
+
 // ---- what is written over ----
 
 TEST(LessCommunication, APendingTensorIsNotReducedToBeWrittenOver) {
@@ -208,8 +270,30 @@ TEST(LessCommunication, AHistogramWithoutLimitsLearnsBothInOneCollective) {
     const Tensor split = mt::distribute_tensor(x, line(3), {Shard(0)});
     const mt::CommDebugMode comm;
     const Tensor counts = torch::histc(split, 4);
+    EXPECT_EQ(comm.get_comm_counts()[Collective::all_gather_into_tensor], 1) << comm.table();
     EXPECT_EQ(comm.get_total_counts(), 1) << comm.table();
     EXPECT_TRUE(is_equal(whole(counts), torch::histc(x, 4)));
+  });
+}
+
+TEST(LessCommunication, AHistogramWithoutLimitsKnowsThemWhereverTheyLie) {
+  on_ranks(4, [](int rank) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
+    const Tensor x = numbers({3, 5}, torch::kDouble);  // a rank has no row
+    for (const Placements& lies : {Placements{Shard(0), Shard(0)},
+                                   {Shard(0), Shard(1)},
+                                   {Replicate(), Shard(0)},
+                                   {Replicate(), Replicate()},
+                                   {Partial(), Shard(1)},
+                                   {Partial(), Partial()}}) {
+      SCOPED_TRACE(mt::to_string(lies));
+      EXPECT_TRUE(is_equal(whole(torch::histc(mt::distribute_tensor(x, mesh, lies), 4)), torch::histc(x, 4)));
+    }
+    const Tensor one = mt::distribute_tensor(torch::full({3}, 2.0), mesh, {Shard(0), Shard(0)});
+    EXPECT_TRUE(is_equal(whole(torch::histc(one, 3)), torch::histc(torch::full({3}, 2.0), 3)));
+    const Tensor largest = DTensor::from_local(torch::full({2, 2}, rank * 1.0), mesh,
+                                               {Partial(ReduceOp::max), Partial(ReduceOp::min)});
+    EXPECT_TRUE(is_equal(whole(torch::histc(largest, 3)), torch::histc(whole(largest), 3)));
   });
 }
 

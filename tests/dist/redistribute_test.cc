@@ -225,6 +225,41 @@ TEST(Redistribute, ConvertsBeforeItSends) {
   });
 }
 
+// Also one that moves nothing: a program that reads the shards of the gradient finds those of the tensor.
+TEST(Redistribute, TheGradientComesBackToWhereTheTensorWas) {
+  struct Way {
+    mt::Placement from, to, gradient, back;
+    int64_t collectives;
+  };
+  const std::vector<Way> ways{
+      {Replicate(), Replicate(), Partial(), Replicate(), 1},
+      {Replicate(), Replicate(), Shard(0), Replicate(), 1},
+      {Shard(0), Shard(0), Partial(), Shard(0), 1},
+      {Shard(0), Shard(0), Shard(0), Shard(0), 0},
+      {Shard(0), Replicate(), Partial(), Shard(0), 1},
+      {Partial(), Partial(), Partial(), Partial(), 0},
+      {Partial(), Partial(), Replicate(), Replicate(), 0},
+      {Partial(), Replicate(), Partial(), Partial(), 0},
+      {Partial(), Shard(0), Shard(0), Replicate(), 1},
+  };
+  on_ranks(3, [&](int) {
+    const mt::DeviceMesh mesh = line(3);
+    const torch::Tensor whole = numbers({4, 2}, torch::kDouble);  // uneven
+    for (const Way& way : ways) {
+      SCOPED_TRACE(way.from.to_string() + " to " + way.to.to_string() + ", gradient " +
+                   way.gradient.to_string());
+      const torch::Tensor x = mt::distribute_tensor(whole, mesh, {way.from}).requires_grad_();
+      const torch::Tensor gradient = mt::distribute_tensor(whole * 3, mesh, {way.gradient});
+      const torch::Tensor y = mt::DTensor(x).redistribute({way.to});
+      const mt::CommDebugMode comm;
+      y.backward(gradient);
+      EXPECT_EQ(comm.get_total_counts(), way.collectives) << comm.table();
+      EXPECT_EQ(mt::DTensor(x.grad()).placements(), Placements{way.back});
+      EXPECT_TRUE(is_close(mt::DTensor(x.grad()).full_tensor(), whole * 3, 1e-12));
+    }
+  });
+}
+
 TEST(Redistribute, WritingToTheResultLeavesTheSourceAlone) {
   on_ranks(2, [](int) {
     const torch::Tensor whole = numbers({4, 2});

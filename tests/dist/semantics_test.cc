@@ -207,6 +207,45 @@ TEST(Modes, InferenceModeRunsCompositeOperatorsAndKeepsViewsNormal) {
   });
 }
 
+// Of operators that meshtorch takes whole, and hands on where they are not what it wanted: tensors from
+// outside of the mode have keys at which nothing is done in it.
+TEST(Modes, InferenceModeRunsProductsAndAttentionOfEveryForm) {
+  on_ranks(2, [](int) {
+    const torch::Tensor rows = numbers({4, 6}), square = numbers({6, 6}, torch::kFloat, 2);
+    const torch::Tensor batches = numbers({2, 4, 6}, torch::kFloat, 3), heads = numbers({2, 2, 4, 6});
+    using Call = std::function<torch::Tensor(const torch::Tensor&, const torch::Tensor&)>;
+    const Call product = [](const auto& a, const auto& b) { return torch::matmul(a, b); };
+    const Call layer = [](const auto& a, const auto& b) { return torch::linear(a, b); };
+    const Call attention = [](const auto& a, const auto& b) {
+      return torch::scaled_dot_product_attention(a, b, b);
+    };
+    const Call dropout = [](const auto& a, const auto& b) {
+      return torch::feature_dropout(a, 0.5, /*train=*/false) + b;
+    };
+    const std::vector<std::tuple<const char*, Call, torch::Tensor, torch::Tensor>> calls{
+        {"a matrix", product, rows, square},
+        {"a vector", product, rows, square[0]},
+        {"batches", product, batches, square},
+        {"two batches", product, batches, batches.mT()},
+        {"a layer", layer, rows, square},
+        {"a layer of batches", layer, batches, square},
+        {"a layer of a vector", layer, rows[0], square},
+        {"attention", attention, heads, heads},
+        {"dropout", dropout, rows, rows},
+    };
+    for (const auto& [name, call, a, b] : calls) {
+      for (const mt::Placement& lies :
+           {mt::Placement(Replicate()), mt::Placement(Shard(0)), mt::Placement(mt::Partial())}) {
+        SCOPED_TRACE(name);
+        const mt::DTensor x = split(a.contiguous(), lies, 2);
+        const mt::DTensor w = split(b.contiguous(), Shard(0), 2);
+        const c10::InferenceMode mode;
+        EXPECT_TRUE(is_close(full(call(x, w)), call(a, b)));
+      }
+    }
+  });
+}
+
 TEST(Autograd, CanBeDifferentiatedTwice) {
   on_ranks(2, [](int) {
     const auto second = [](const torch::Tensor& x) {

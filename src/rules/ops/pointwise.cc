@@ -54,7 +54,7 @@ RuleUse to_copy(const OpCall& call) {
 }
 
 // Terms that are divided by zero are infinite and do not add up to the quotient of their sum: only a number
-// that is another one is sure to keep it.
+// that is another one, or many of which decompose/reduce.cc has seen that they are, are sure to keep it.
 RuleUse divide(const OpCall& call) {
   if (call.is_nonzero_number("other")) return {"*..., ... -> ..."};
   return {"..., ... -> ..."};
