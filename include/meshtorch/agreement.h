@@ -10,7 +10,8 @@ namespace meshtorch {
 enum class Agreement : std::uint8_t {
   off,   // on gloo nothing; ranks that share memory compare their collectives all the same
   on,    // each collective, what it is for, and what the ranks called alike since their last one
-  full,  // all that it is for, from the outermost call on, and the module; calls that send nothing at once
+  full,  // all that it is for, from the outermost call on, the module, and from where in the program it is
+         // called; calls that send nothing at once
 };
 
 }  // namespace meshtorch

@@ -71,7 +71,9 @@ void bind_data_parallel(py::module_& m) {
   py::class_<ParameterGroup, std::shared_ptr<ParameterGroup>>(m, "_ParameterGroup")
       .def_property_readonly("is_new", &ParameterGroup::is_new)
       .def_property_readonly("is_unsharded", &ParameterGroup::is_unsharded)
-      .def("become_root_of", &ParameterGroup::become_root_of)
+      .def("become_root_of", [](ParameterGroup& group, const Tensors& parameters,
+                                Tensors inputs) { group.become_root_of(parameters, pointers_to(inputs)); })
+      .def("replace", &ParameterGroup::replace, WithoutGil())
       .def(
           "before_forward",
           [](ParameterGroup& group, Tensors inputs) {

@@ -9,6 +9,7 @@
 
 #include "bindings/bindings.h"
 #include "comm/backend.h"
+#include "comm/call_place.h"
 #include "comm/host_meeting.h"
 #include "comm/rank_context.h"
 #include "comm/rank_generator.h"
@@ -51,6 +52,12 @@ void share_python_generator() {
   share_default_generator();
   const py::object object = py::module_::import("torch").attr("default_generator");
   reinterpret_cast<THPGenerator*>(object.ptr())->cdata = at::detail::getDefaultCPUGenerator();
+}
+
+// Where in the Python program the calling thread is, for ranks that compare in full.
+std::string place_in_python() {
+  const py::gil_scoped_acquire lock;
+  return world_module().attr("place_of_call")(kPlaceDepth).cast<std::string>();
 }
 
 std::optional<Agreement> level_of(const std::optional<std::string>& name, const char* where) {
@@ -165,6 +172,7 @@ Group to_group(const py::handle& group) {
 }
 
 void bind_worlds(py::module_& m) {
+  set_place_in_program(&place_in_python);
   py::class_<Group>(m, "Group", "A group of ranks that meshtorch made.")
       .def("rank", &Group::rank)
       .def("size", &Group::size)

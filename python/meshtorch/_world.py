@@ -2,8 +2,10 @@
 
 import atexit
 import os
+import sys
 from contextlib import contextmanager
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
@@ -13,6 +15,8 @@ from . import _C
 _adopted = None
 # Groups of the user's, by their ranks.
 _offered = {}
+# Where functions lie that are not the program's.
+_LIBRARIES = tuple(os.path.dirname(os.path.abspath(file)) + os.sep for file in (torch.__file__, __file__))
 # How groups that are about to be made are to be, by their ranks: (backend, options, description), None for what is usual.
 _wanted = {}
 # The ranks of the groups that meshes use.
@@ -51,6 +55,18 @@ def ensure():
         _C.init_process_group()
     elif not _C.is_initialized():
         _C.init_process_group()
+
+
+def place_of_call(depth):
+    """The innermost functions of the program that run in this thread: "step (train.py:12), called by main (train.py:80)"."""
+    functions, frame = [], sys._getframe()
+    while frame is not None and len(functions) < depth:
+        code = frame.f_code
+        if not code.co_filename.startswith(_LIBRARIES):
+            name = getattr(code, "co_qualname", code.co_name)
+            functions.append(f"{name} ({os.path.basename(code.co_filename)}:{frame.f_lineno})")
+        frame = frame.f_back
+    return ", called by ".join(functions)
 
 
 def offer_group(group):

@@ -97,11 +97,15 @@ def _on_tensors(call, values):
 
 
 class _Passes:
-    """Which of the modules that make up a group are still to run in this pass."""
+    """The modules that make up a group, and which of them are still to run in this pass."""
 
-    def __init__(self, modules):
+    def __init__(self, modules, parameters):
         self.modules = modules
         self.to_come = set()
+        # Where the group's parameters were found, until the first pass: (module, name, parameter).
+        mine = {id(p) for _, p in parameters}
+        parts = {part: None for whole in modules for part in whole.modules()}
+        self.parameters = [(part, name, p) for part in parts for name, p in part._parameters.items() if id(p) in mine]
 
     def begin(self, module):
         if module not in self.to_come:
@@ -130,13 +134,33 @@ def _refuse_shared_between_groups(modules):
                     )
 
 
+def _take_replaced_parameters(modules):
+    """Parameters that modules hold now in the place of those that their groups were given."""
+    for part in (part for whole in modules for part in whole.modules() if hasattr(part, "_meshtorch_passes")):
+        for owner, name, old in part._meshtorch_passes.parameters:
+            new = owner._parameters.get(name)
+            if new is not None and new is not old:
+                part._meshtorch_group.replace(old, new)
+        part._meshtorch_passes.parameters = []
+
+
+def _begin(group, passes, inputs):
+    """The first forward pass of a group that runs in no other module's."""
+    _take_replaced_parameters(passes.modules)
+    _refuse_shared_between_groups(passes.modules)
+    group.become_root_of([p for m in passes.modules for p in m.parameters()], inputs)
+
+
 def _enter(module, args, kwargs):
     group, passes = module._meshtorch_group, module._meshtorch_passes
-    if group.is_new:
-        _refuse_shared_between_groups(passes.modules)
-        group.become_root_of([p for m in passes.modules for p in m.parameters()])
-    passes.begin(module)
-    return _on_tensors(group.before_forward, (args, kwargs))
+
+    def before_forward(tensors):
+        if group.is_new:
+            _begin(group, passes, tensors)
+        passes.begin(module)
+        return group.before_forward(tensors)
+
+    return _on_tensors(before_forward, (args, kwargs))
 
 
 def _leave(module, outputs):
@@ -144,8 +168,8 @@ def _leave(module, outputs):
     return _on_tensors(lambda tensors: group.after_forward(tensors, is_last), outputs)
 
 
-def _add_hooks(modules, group):
-    passes = _Passes(modules)
+def _add_hooks(modules, group, parameters):
+    passes = _Passes(modules, parameters)
     for module in modules:
         module._meshtorch_group = group
         module._meshtorch_passes = passes
@@ -378,7 +402,7 @@ def fully_shard(
         _ranks_after_forward(reshard_after_forward),
         mp_policy._to_c(),
     )
-    _add_hooks(modules, group)
+    _add_hooks(modules, group, parameters)
     for part in modules:
         _as_fsdp(part)
     return module
@@ -404,7 +428,7 @@ def replicate(
         find_unused_parameters,
         mp_policy._to_c(),
     )
-    _add_hooks([module], group)
+    _add_hooks([module], group, parameters)
     return module
 
 

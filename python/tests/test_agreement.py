@@ -1,5 +1,8 @@
 """Ranks that call something else than the others, in groups of torch.distributed and in worlds of meshtorch."""
 
+import os
+import re
+
 import meshtorch
 import pytest
 import torch
@@ -72,3 +75,57 @@ def test_the_level_of_agreement_is_an_option():
     with pytest.raises(RuntimeError, match=r"rank 1: manual_seed\(1\)"):
         meshtorch.spawn(2, seed, agreement="full")
     meshtorch.spawn(2, seed, agreement="off")
+
+
+def _sum_of_ones(group):
+    return funcol.all_reduce(torch.ones(4), "sum", group).wait()
+
+
+def _train(group):
+    return _sum_of_ones(group) + 1
+
+
+def _evaluate(group):
+    return 2 * _sum_of_ones(group)
+
+
+def _call_from_two_places(rank, group):
+    """What is told of one helper that two functions call, and whether all go on from one place."""
+    told = _told(lambda: _evaluate(group) if rank == 1 else _train(group))
+    return told, torch.equal(_sum_of_ones(group), torch.full((4,), 3.0))
+
+
+def _expect_both_places(outcomes):
+    assert len({told for told, _ in outcomes}) == 1 and all(went_on for _, went_on in outcomes), outcomes
+    lines = outcomes[0][0].splitlines()
+    where = r"_sum_of_ones \(test_agreement\.py:\d+\), called by {} \(test_agreement\.py:\d+\), called by "
+    for rank, function in enumerate(["_train", "_evaluate", "_train"]):
+        line = next(line for line in lines if f"rank {rank}:" in line)
+        assert re.search(r"all_reduce\(Float\[4\], sum\) at " + where.format(function), line), line
+
+
+def test_one_call_from_two_places_is_told_where_threads_compare_in_full():
+    outcomes = [None] * 3
+
+    def rank_of_three(rank):
+        outcomes[rank] = _call_from_two_places(rank, None)
+
+    meshtorch.spawn(3, rank_of_three, agreement="full")
+    _expect_both_places(outcomes)
+    meshtorch.spawn(3, rank_of_three)
+    assert outcomes == [(None, True)] * 3
+
+
+def _compare_in_full():
+    os.environ["MESHTORCH_AGREEMENT"] = "full"
+    return _call_from_two_places(dist.get_rank(), dist.group.WORLD)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "shm"])
+def test_one_call_from_two_places_is_told_where_processes_compare_in_full(backend):
+    ranks = Processes(3, backend)
+    try:
+        _expect_both_places(ranks.run(_compare_in_full))
+    finally:
+        if ranks.is_alive:
+            ranks.stop()

@@ -21,8 +21,9 @@ constexpr std::chrono::microseconds kCallersChance(300);
 // A call that outlives its arguments.
 class StoredCall : public GroupCall {
  public:
-  explicit StoredCall(const GroupCall& call) : GroupCall(call.kind()), text_(call.text()) {
-    hash_ = call.hash();
+  explicit StoredCall(const GroupCall& call) : GroupCall(call), description_(call.description()) {
+    facts_ = {};
+    splits_ = nullptr;
     if (call.splits() == nullptr) return;
     sends_.assign(call.splits()->sends.begin(), call.splits()->sends.end());
     receives_.assign(call.splits()->receives.begin(), call.splits()->receives.end());
@@ -31,10 +32,10 @@ class StoredCall : public GroupCall {
   }
   StoredCall(const StoredCall&) = delete;
   StoredCall& operator=(const StoredCall&) = delete;
-  std::string text() const override { return text_; }
+  std::string description() const override { return description_; }
 
  private:
-  std::string text_;
+  std::string description_;
   std::vector<std::int64_t> sends_;
   std::vector<std::int64_t> receives_;
   CallSplits own_splits_{};

@@ -53,7 +53,7 @@ class AgreedCall {
 class AlikeCall : public GroupCall {
  public:
   explicit AlikeCall(std::string text);
-  std::string text() const override { return text_; }
+  std::string description() const override { return text_; }
 
  private:
   std::string text_;

@@ -61,7 +61,7 @@ std::function<void()> post_gather_chunks(MemoryBackend& memory, const Tensors& c
   const CallOrigin* origin = CallOrigin::current();
   const auto words = [=, name = origin == nullptr ? std::string() : origin->name()] {
     const CallOrigin same(name);
-    return GatherChunksCall(wholes, dims).text();
+    return GatherChunksCall(wholes, dims).description();
   };
   std::shared_ptr<NoticeBoard::Posting> posting;
   observed(

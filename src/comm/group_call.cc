@@ -26,6 +26,11 @@ const CallOrigin* next_of(const CallOrigin& origin) {
   return compares_all_origins.load(std::memory_order_relaxed) ? origin.outer() : nullptr;
 }
 
+bool has_place(CallKind kind) {
+  // The two sides of a message come from different places.
+  return kind != CallKind::send_recv && compares_all_origins.load(std::memory_order_relaxed);
+}
+
 // Where all is compared, the module too.
 std::string module_of_call() {
   if (!compares_all_origins.load(std::memory_order_relaxed)) return {};
@@ -37,19 +42,25 @@ std::string module_of_call() {
 
 const char* to_string(CallKind kind) { return kKindNames.at(static_cast<std::size_t>(kind)); }
 
-GroupCall::GroupCall(CallKind kind) : kind_(kind) {
+GroupCall::GroupCall(CallKind kind)
+    : kind_(kind), place_(has_place(kind) ? CallPlace::here() : nullptr) {
   hash_.add(static_cast<std::uint64_t>(kind));
   for (const CallOrigin* origin = CallOrigin::current(); origin != nullptr; origin = next_of(*origin))
     hash_.add(origin->name());
   if (const std::string module = module_of_call(); !module.empty()) hash_.add(module);
+  if (place_) place_->add_to(hash_);
 }
 
-std::string GroupCall::text() const {
+std::string GroupCall::description() const {
   std::string text = std::string(to_string(kind_)) + "(" + arguments() + ")";
   for (const CallOrigin* origin = CallOrigin::current(); origin != nullptr; origin = next_of(*origin))
     text.append(origin == CallOrigin::current() ? " for " : " in ").append(origin->name());
   if (const std::string module = module_of_call(); !module.empty()) text.append(" of module ").append(module);
   return text;
+}
+
+std::string GroupCall::text_of(const std::shared_ptr<const CallPlace>& place) {
+  return place ? " at " + place->text() : std::string();
 }
 
 }  // namespace meshtorch::internal

@@ -4,10 +4,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
 #include "comm/call_hash.h"
+#include "comm/call_place.h"
 
 namespace meshtorch::internal {
 
@@ -55,7 +57,12 @@ class GroupCall {
   // Null if all ranks know them from what they agree on.
   const CallSplits* splits() const { return splits_; }
   // "all_reduce(Float[4], sum)", and what it is for if that is known.
-  virtual std::string text() const;
+  virtual std::string description() const;
+  // From where it is called; null where ranks do not compare that.
+  const std::shared_ptr<const CallPlace>& place() const { return place_; }
+  // Both.
+  std::string text() const { return description() + text_of(place_); }
+  static std::string text_of(const std::shared_ptr<const CallPlace>& place);
 
  protected:
   virtual std::string arguments() const { return {}; }
@@ -66,6 +73,7 @@ class GroupCall {
 
  private:
   CallKind kind_;
+  std::shared_ptr<const CallPlace> place_;
 };
 
 // The call that one of meshtorch's functions describes, on this thread while it hands it to c10d, which knows
@@ -85,8 +93,8 @@ class DeclaredCall {
   inline static thread_local const GroupCall* current_ = nullptr;
 };
 
-// Whether ranks agree on all that a call is for, or on the innermost only; set by worlds that compare in
-// full.
+// Whether ranks agree on all that a call is for and on its place, or on the innermost only; set by worlds
+// that compare in full.
 inline std::atomic<bool> compares_all_origins = false;
 
 // Gives the path of the module that runs on the calling thread, empty if none does; set by whoever knows

@@ -39,7 +39,7 @@ struct alignas(64) Notice {
   std::atomic<std::uint64_t> has_words = 0;
   CallHash hash;
   char address[96];  // of the segment that holds the part
-  char words[512];   // the call, when ranks disagree
+  char words[2048];  // the call, when ranks disagree
 };
 
 // For whom a rank waits: world ranks on this host, the wait in words ("rank 3 in all_reduce #7 of ranks 1,

@@ -79,6 +79,10 @@ void NoticeBoard::wait_for_peers(Lane lane, std::uint64_t number, const char* wh
 std::shared_ptr<NoticeBoard::Posting> NoticeBoard::post(Lane lane, const GroupCall& call, Part part,
                                                         std::chrono::milliseconds timeout) {
   timeout_ = timeout;
+  if (call.place())
+    part.words = [words = std::move(part.words), place = call.place()] {
+      return words() + GroupCall::text_of(place);
+    };
   LaneState& calls = state(lane);
   const std::uint64_t number = calls.next;
   Place& place = calls.places[place_of(number)];

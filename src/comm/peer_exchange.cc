@@ -77,7 +77,7 @@ class PeerCall : public GroupCall {
       for (const Parcel& parcel : *parcels) parcel.add_to(hash_);
     }
   }
-  std::string text() const override { return text_of_messages(sends_, receives_, peer_); }
+  std::string description() const override { return text_of_messages(sends_, receives_, peer_); }
 
  private:
   const Parcels& sends_;

@@ -25,7 +25,6 @@ void join(World world) {
               "meshtorch: init_process_group was called twice on this rank\n  do: call "
               "destroy_process_group() first");
   const bool is_thread = traits_of(world.backend).ranks_are_threads;
-  compares_all_origins = world.agreement == Agreement::full;
   auto context = std::make_shared<RankContext>(std::move(world));
   if (is_thread) {
     set_thread_rank(std::move(context));

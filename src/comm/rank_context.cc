@@ -30,6 +30,7 @@ std::mutex& process_mutex() {
 }  // namespace
 
 RankContext::RankContext(World world) : world_(std::move(world)), random_(starting_random().peek()) {
+  compares_all_origins = world_.agreement == Agreement::full;
   std::vector<std::int64_t> all(static_cast<std::size_t>(world_.size));
   std::iota(all.begin(), all.end(), 0);
   default_group_ = group(all);

@@ -35,7 +35,6 @@ void spawn(int world_size, const std::function<void(int rank)>& fn, const SpawnO
   const auto threads = std::make_shared<ThreadWorld>(world_size);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const Agreement agreement = agreement_level(options.agreement);
-  compares_all_origins = agreement == Agreement::full;
   const int intra_op = options.intra_op_threads > 0 ? options.intra_op_threads : threads_for_each(world_size);
 
   std::mutex set_up;

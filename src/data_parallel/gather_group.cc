@@ -1,12 +1,26 @@
 // Making the parameters of a group whole, at once or ahead of time, and dropping them again.
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "comm/gather_chunks.h"
 #include "data_parallel/gradient_hook.h"
 #include "data_parallel/parameter_group.h"
 
 namespace meshtorch::internal {
+namespace {
+
+// Shards and whole parameters are ordinary tensors, whatever the program computes with them: in inference
+// mode, in transforms of functions such as jvp.
+struct OrdinaryTensors {
+  c10::InferenceMode no_inference{false};
+  at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard no_transforms{
+      c10::DispatchKeySet({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                           c10::DispatchKey::FuncTorchDynamicLayerBackMode})};
+};
+
+}  // namespace
 
 // Parameters may have been made without memory, and given types, after the group was.
 void ParameterGroup::take_memory() {
@@ -41,8 +55,7 @@ std::vector<std::uint32_t> ParameterGroup::shard_versions() const {
 
 void ParameterGroup::start_gather() {
   if (form_ != Form::sharded || gathering_) return;
-  const c10::InferenceMode normal_tensors(false);
-  const at::NoGradGuard no_grad;
+  const OrdinaryTensors mode;
   // A forward pass begins anew.
   if (!is_running_backward()) kept_parts_.clear();
   Tensors chunks;
@@ -81,8 +94,7 @@ void ParameterGroup::cancel_gather() {
 }
 
 void ParameterGroup::unshard(Form form) {
-  const c10::InferenceMode normal_tensors(false);
-  const at::NoGradGuard no_grad;
+  const OrdinaryTensors mode;
   const auto was_written = [](const ShardedParameter& p) { return p.was_written(); };
   if (form_ == form && std::ranges::none_of(parameters_, was_written)) return;
   reshard();
@@ -105,8 +117,7 @@ void ParameterGroup::unshard(Form form) {
 
 void ParameterGroup::reshard() {
   if (form_ == Form::sharded) return;
-  const c10::InferenceMode normal_tensors(false);
-  const at::NoGradGuard no_grad;
+  const OrdinaryTensors mode;
   for (ShardedParameter& p : parameters_) p.show_shard();
   form_ = Form::sharded;
   if (memory_) memory_->give_back();
@@ -129,8 +140,7 @@ void ParameterGroup::set_reshard_after_forward(ReshardAfterForward value) {
 
 void ParameterGroup::keep_parts() {
   if (!part_group_ || form_ == Form::sharded) return;
-  const c10::InferenceMode normal_tensors(false);
-  const at::NoGradGuard no_grad;
+  const OrdinaryTensors mode;
   kept_parts_.clear();
   std::size_t next = 0;
   for (const ShardedParameter& p : parameters_) {

@@ -34,9 +34,14 @@ std::vector<NamedParameter> internal::free_parameters(const torch::nn::Module& m
 void internal::add_hooks(torch::nn::Module& module, const std::shared_ptr<ParameterGroup>& group,
                          const std::string& who) {
   Hookable& hooks = hooks_of(module, "", who);
-  hooks.register_forward_pre_hook([group](torch::nn::Module& self, Values& inputs) {
-    if (group->is_new()) group->become_root_of(self.parameters());
-    group->before_forward(tensors_in(inputs));
+  hooks.register_forward_pre_hook([group, who, owner = &module](torch::nn::Module& self, Values& inputs) {
+    TORCH_CHECK_NOT_IMPLEMENTED(&self == owner, "meshtorch: a copy of a module cannot run after ", who,
+                                ": its group has the parameters of the original\n  module: ", class_of(self),
+                                "\n  do: call clone() before ", who,
+                                ", or load the state into a module that is made anew");
+    const std::vector<at::Tensor*> tensors = tensors_in(inputs);
+    if (group->is_new()) group->become_root_of(self.parameters(), tensors);
+    group->before_forward(tensors);
   });
   hooks.register_forward_hook(
       [group](torch::nn::Module&, Values& outputs) { group->after_forward(tensors_in(outputs)); });

@@ -107,14 +107,44 @@ Form ParameterGroup::form_for(const std::vector<at::Tensor*>& inputs) const {
   return Form::local;
 }
 
-void ParameterGroup::become_root_of(const std::vector<at::Tensor>& parameters) {
+void ParameterGroup::become_root_of(const std::vector<at::Tensor>& parameters,
+                                    const std::vector<at::Tensor*>& inputs) {
+  const auto groups = of(parameters);
+  const auto has_data = [](const at::Tensor* input) { return input->defined() && !input->is_meta(); };
+  if (std::ranges::any_of(inputs, has_data)) {
+    std::string names;
+    for (const auto& group : groups) names += group->names_without_data();
+    TORCH_CHECK_VALUE(names.empty(), "meshtorch: parameters are still on the meta device", names,
+                      "\n  do: give them memory and values before the first forward pass, by materialize() or "
+                      "to_empty()");
+  }
   order_ = std::make_shared<GroupOrder>();
-  for (const auto& group : of(parameters)) {
+  for (const auto& group : groups) {
     if (!group->is_new()) continue;
     group->is_root_ = false;
     group->order_ = order_;
   }
   is_root_ = true;
+}
+
+std::string ParameterGroup::names_without_data() const {
+  std::string names;
+  for (const ShardedParameter& p : parameters_) {
+    if (p.tensor().is_meta()) names.append(names.empty() ? "" : ", ").append(p.name());
+  }
+  return names.empty() ? names : "\n  of " + options_.name + ": " + names;
+}
+
+void ParameterGroup::replace(const at::Tensor& parameter, const at::Tensor& by) {
+  reshard();
+  cancel_gather();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].tensor().is_same(parameter)) continue;
+    parameters_[i].replace(by);
+    owners().remove(parameter);
+    owners().add(by, weak_from_this());
+    call_on_gradient(by, weak_from_this(), i);
+  }
 }
 
 // A hook that a user has set since has taken the place of the group's.

@@ -56,9 +56,12 @@ class MESHTORCH_FOR_PYTHON ParameterGroup : public std::enable_shared_from_this<
   // and of those below it, whose groups do not run first then; and with the tensors that go in and come out,
   // which they may replace. Of several modules that make up the group, the last to end forward says so.
   bool is_new() const { return !is_root_.has_value(); }
-  void become_root_of(const std::vector<at::Tensor>& parameters);
+  void become_root_of(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor*>& inputs);
   void before_forward(const std::vector<at::Tensor*>& inputs);
   void after_forward(const std::vector<at::Tensor*>& outputs, bool is_last = true);
+
+  // Takes another object, which a module holds now, for one of its parameters: a DTensor of the same shape.
+  void replace(const at::Tensor& parameter, const at::Tensor& by);
 
   void unshard(Form form);
   void reshard();
@@ -114,6 +117,8 @@ class MESHTORCH_FOR_PYTHON ParameterGroup : public std::enable_shared_from_this<
   Form form_for(const std::vector<at::Tensor*>& inputs) const;
   at::ScalarType whole_type(const at::Tensor& parameter) const;
   void keep_hooks();
+  // "\n  of fully_shard of Net: weight, bias": those on the meta device, empty if there are none.
+  std::string names_without_data() const;
 
   void take_memory();
   std::vector<std::uint32_t> shard_versions() const;

@@ -152,6 +152,20 @@ void ShardedParameter::distribute(const DataMesh& data, std::optional<int> sourc
                                 parameter_.sizes(), dense_strides(parameter_.sizes())));
 }
 
+void ShardedParameter::replace(const at::Tensor& by) {
+  const DTensorMeta* meta = meta_of(by);
+  TORCH_CHECK_VALUE(
+      meta != nullptr && meta->mesh == mesh_ && by.sizes() == parameter_.sizes(),
+      "meshtorch: a parameter of a group was replaced by one that does not fit\n  parameter: ", name_,
+      ", shape ", parameter_.sizes(), ", on ", DeviceMesh(mesh_).to_string(), "\n  the new one: shape ",
+      by.sizes(), meta == nullptr ? ", not distributed" : ", on " + DeviceMesh(meta->mesh).to_string(),
+      "\n  do: make it of distributed tensors of the same mesh, or replace it before it is sharded");
+  const at::NoGradGuard no_grad;
+  if (meta->layout != sharded_layout_)
+    replace_data(by, redistribute_tensor(by.detach(), sharded_layout_, {}));
+  parameter_ = by;
+}
+
 at::Tensor ShardedParameter::shard() const {
   const at::Tensor& local = distributed(parameter_, "fully_shard").local;
   wait_pending(local);

@@ -27,6 +27,9 @@ class ShardedParameter {
   // Brings it into its sharded form. `source` is the rank whose values count; none: each rank's own.
   void distribute(const DataMesh& data, std::optional<int> source);
 
+  // Goes on with another tensor object, which is brought into the sharded form; in that form only.
+  void replace(const at::Tensor& by);
+
   const std::string& name() const { return name_; }
   const at::Tensor& tensor() const { return parameter_; }
   // The dim that the data axis splits.

@@ -198,6 +198,26 @@ const Events& calls_in_modules() {
   return events;
 }
 
+// Functions that stay apart when they are compiled.
+[[gnu::noinline]] float sum_of_ones() {
+  return wait(mt::all_reduce(torch::ones({4}), "sum", {}))[0].item<float>();
+}
+[[gnu::noinline]] float train() { return 1 + sum_of_ones(); }
+[[gnu::noinline]] float evaluate() { return 2 * sum_of_ones(); }
+[[gnu::noinline]] torch::Tensor train_by_operator() { return 1 + torch::exp(pending()); }
+[[gnu::noinline]] torch::Tensor evaluate_by_operator() { return 2 * torch::exp(pending()); }
+[[gnu::noinline]] std::size_t train_by_seed() { return mt::manual_seed(1), 1; }
+[[gnu::noinline]] std::size_t evaluate_by_seed() { return mt::manual_seed(1), 2; }
+// Equal calls, which only their places in the program tell apart.
+const Events& calls_from_places() {
+  static const Events events{
+      {"a helper", [](bool g) { g ? evaluate() : train(); }},
+      {"an operator", [](bool g) { g ? evaluate_by_operator() : train_by_operator(); }},
+      {"a seed", [](bool g) { g ? evaluate_by_seed() : train_by_seed(); }},
+  };
+  return events;
+}
+
 void reduce_for_ever() {
   for (;;) wait(mt::all_reduce(torch::ones({1 << 20}), "sum", {}));
 }
@@ -382,6 +402,15 @@ const std::vector<std::string>& disagreements_of_modules() {
 
 std::string play_disagreement_of_modules(const std::string& event, int rank) {
   return thrown_by([&] { find(calls_in_modules(), event)(rank == kGuilty); });
+}
+
+const std::vector<std::string>& disagreements_of_places() {
+  static const std::vector<std::string> names = names_of(calls_from_places());
+  return names;
+}
+
+std::string play_disagreement_of_places(const std::string& event, int rank) {
+  return thrown_by([&] { find(calls_from_places(), event)(rank == kGuilty); });
 }
 
 bool can_go_on() {

@@ -23,6 +23,10 @@ std::string play_silent_disagreement(const std::string& event, int rank);
 // The same of calls that only the modules they are in tell apart, in a world that compares in full.
 const std::vector<std::string>& disagreements_of_modules();
 std::string play_disagreement_of_modules(const std::string& event, int rank);
+// The same of equal calls that come from two places of the program, rank 1's from `evaluate` and the others'
+// from `train`.
+const std::vector<std::string>& disagreements_of_places();
+std::string play_disagreement_of_places(const std::string& event, int rank);
 // True if the ranks can still reduce.
 bool can_go_on();
 

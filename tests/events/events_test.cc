@@ -18,6 +18,7 @@
 #include <latch>
 #include <map>
 #include <regex>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -34,6 +35,7 @@ namespace {
 constexpr std::chrono::milliseconds kTimeout(3000);
 constexpr const char* kStallOfTheStore = "the store stalls";
 constexpr const char* kOtherLevel = "another level of agreement";
+constexpr const char* kSignal = "a signal asks for the record";
 
 std::string free_port() {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -172,7 +174,12 @@ const Matrix& matrix(const std::string& name) {
   static const Matrix silent{"silent disagreements", silent_disagreements(), &play_silent_disagreement};
   static const Matrix modules{"modules' disagreements", disagreements_of_modules(),
                               &play_disagreement_of_modules};
-  return name == loud.name ? loud : name == silent.name ? silent : modules;
+  static const Matrix places{"places' disagreements", disagreements_of_places(),
+                             &play_disagreement_of_places};
+  for (const Matrix* known : {&loud, &silent, &modules}) {
+    if (name == known->name) return *known;
+  }
+  return places;
 }
 
 // One outcome for each event and rank.
@@ -258,6 +265,32 @@ TEST_P(Disagreements, OnTheModuleOfACallAreToldWhereRanksCompareInFull) {
     EXPECT_NE(outcomes[0][0].told.find(words), std::string::npos) << outcomes[0][0].told;
 }
 
+// Each rank can go on from one place, as all do in between.
+TEST_P(Disagreements, OnThePlaceOfACallAreToldWhereRanksCompareInFull) {
+  const InFull level;
+  const Matrix& played = matrix("places' disagreements");
+  const std::vector<Outcomes> outcomes = play_on(played, GetParam());
+  expect_one_table(played, outcomes);
+  // By name and line where there is a tool that reads debug information.
+  const bool has_lines = std::system("addr2line --version > /dev/null 2>&1") == 0;
+  for (const Outcomes& of_ranks : outcomes) {
+    const std::string& told = of_ranks[0].told;
+    for (const std::string line :
+         {"rank 0: [^|]* at [^|]*train[^|]*", "rank 1: [^|]* at [^|]*evaluate[^|]*"}) {
+      EXPECT_TRUE(std::regex_search(
+          told, std::regex(has_lines ? line + "\\(events\\.cc:[0-9]+\\)" : "at event_tests\\+0x")))
+          << told;
+    }
+  }
+}
+
+TEST_P(Disagreements, OnThePlaceOfACallAreNotComparedByDefault) {
+  const Matrix& played = matrix("places' disagreements");
+  for (const Outcomes& of_ranks : play_on(played, GetParam())) {
+    for (const Outcome& outcome : of_ranks) EXPECT_EQ(outcome.told, "");
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Events, Disagreements,
                          ::testing::Values("threads", "shm", "gloo", "gloo_guilty_apart",
                                            "gloo_guilty_beside", "gloo_all_apart"),
@@ -334,6 +367,17 @@ TEST(ForkedChild, OfARankThatExitsIsNoEndOfTheRank) {
   }
 }
 
+TEST(FlightRecords, AreWrittenWhenASignalAsksForThemAndTheRankGoesOn) {
+  Processes processes("shm", kSignal);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    int status = 0;
+    ASSERT_TRUE(processes.wait_for(rank, status)) << "rank " << rank << " hangs";
+    EXPECT_EQ(status, 0);
+    const Outcome outcome = read_outcome(file_of(processes.place(), rank, 0));
+    EXPECT_TRUE(outcome.went_on) << "rank " << rank << ": " << outcome.told;
+  }
+}
+
 TEST(AbsencesOfThreads, AreErrorsThatNameTheRankOnEveryOther) {
   for (const std::string event : {"throws", "fails in an operator", "returns", "stalls"}) {
     SCOPED_TRACE(event);
@@ -373,6 +417,23 @@ void wait_until_all_have_begun(const fs::path& place, int rank) {
   }
 }
 
+std::string text_of(const fs::path& file) {
+  return (std::ostringstream() << std::ifstream(file).rdbuf()).str();
+}
+
+// Whether this rank's record says within a minute that the signal asked for it, and holds the barrier.
+bool signal_writes_record(const fs::path& directory, int rank) {
+  raise(SIGUSR1);
+  const fs::path file = directory / ("rank_" + std::to_string(rank) + ".json");
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (std::chrono::steady_clock::now() < end) {
+    const std::string text = text_of(file);
+    if (text.find("SIGUSR1") != std::string::npos && text.find("barrier") != std::string::npos) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
 // A process of `Processes`.
 int play(int rank, const std::string& backend, const fs::path& place, const std::string& event) {
   wait_until_all_have_begun(place, rank);
@@ -390,8 +451,15 @@ int play(int rank, const std::string& backend, const fs::path& place, const std:
     write_outcome(file_of(place, rank, 0), thrown_by([&] { mt::init_process_group(options); }), false);
     return 0;
   }
+  const fs::path records = place / "records";
+  if (event == kSignal) setenv("MESHTORCH_FLIGHT_RECORD", records.c_str(), 1);
   mt::init_process_group(options);
-  if (event == "a child exits") {
+  if (event == kSignal) {
+    mt::barrier();
+    const bool is_written = signal_writes_record(records, rank);
+    const bool went_on = can_go_on();
+    write_outcome(file_of(place, rank, 0), is_written ? "written" : "not written", is_written && went_on);
+  } else if (event == "a child exits") {
     mt::barrier();
     if (const pid_t child = rank == kGuilty ? fork() : -1; child == 0) {
       std::exit(0);
