@@ -271,6 +271,37 @@ TEST(FullyShardErrors, SayWhatToDo) {
   });
 }
 
+// The hooks of the copy are those of the original, and so is the group that they run.
+TEST(FullyShardErrors, ACopyMadeAfterwardsIsRefusedWhenItRuns) {
+  on_ranks(2, [](int) {
+    const mt::DeviceMesh mesh = batches(2);
+    for (const bool is_sharded : {true, false}) {
+      mt::nn::Linear layer = filled(mt::nn::Linear(4, 3));
+      const auto early = std::dynamic_pointer_cast<mt::nn::Linear::ContainedType>(layer->clone());
+      is_sharded ? (void)mt::fully_shard(*layer, mesh) : (void)mt::replicate(*layer, mesh);
+      const auto late = std::dynamic_pointer_cast<mt::nn::Linear::ContainedType>(layer->clone());
+      const torch::Tensor x = numbers({2, 4}, torch::kDouble);
+      const std::string error = error_of([&] { late->forward(x); });
+      EXPECT_NE(error.find("has the parameters of the original"), std::string::npos) << error;
+      EXPECT_TRUE(torch::equal(layer(x), early->forward(x)));
+    }
+  });
+}
+
+TEST(FullyShardErrors, ParametersWithoutMemoryAreNamedTogether) {
+  on_ranks(2, [](int) {
+    const mt::DeviceMesh mesh = batches(2);
+    Tower tower = nullptr;
+    {
+      const mt::on_meta_device shapes_only;
+      tower = sharded_tower(Tower(6, 5, 2), mesh);
+    }
+    const std::string error = error_of([&] { tower(numbers({2, 6}, torch::kFloat)); });
+    for (const char* names : {": up.weight, up.bias, down.weight, down.bias\n", ": norm.weight, norm.bias\n"})
+      EXPECT_NE(error.find(names), std::string::npos) << error;
+  });
+}
+
 TEST(FullyShardErrors, AFailedBackwardLeavesTheModelUsable) {
   on_ranks(2, [](int) {
     const mt::DeviceMesh mesh = batches(2);

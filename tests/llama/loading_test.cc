@@ -136,11 +136,22 @@ TEST(LlamaLoading, HeadsOfKeysThatRanksShareComeFromTheSameFilesAndGoThere) {
       EXPECT_TRUE(is_equal(whole(item.value()), expected[item.key()].detach() * factor)) << item.key();
     }
   };
+  const torch::Tensor ids_BS = tokens(2, 6, config);
+  const auto logits_of = [&](llama::Llama model, const mt::DeviceMesh& mesh) {
+    return whole(model(llama::distribute_batch(ids_BS, mesh)));
+  };
   on_mesh(1, 4, [&](const mt::DeviceMesh& mesh) {
     llama::Llama model = llama::load_model(directory.path(), mesh, torch::kFloat);
     expect_weights(model, 1);
     const ScratchDirectory scratch("shared_key_heads");
     const torch::NoGradGuard no_grad;
+    // Unchanged, what is exported is what was loaded.
+    mt::checkpoint::export_hf(scratch / "unchanged", *model, config.to_json());
+    const mt::safetensors::Files loaded(directory.path());
+    const mt::safetensors::Files unchanged(scratch / "unchanged");
+    EXPECT_EQ(unchanged.names().size(), loaded.names().size());
+    for (const std::string& name : loaded.names())
+      EXPECT_TRUE(is_equal(unchanged.read(name), loaded.read(name))) << name;
     for (torch::Tensor& parameter : model->parameters()) parameter.mul_(2);
     mt::checkpoint::export_hf(scratch / "exported", *model, config.to_json());
     mt::checkpoint::save(scratch / "saved", mt::checkpoint::State().add("model", *model));
@@ -151,6 +162,14 @@ TEST(LlamaLoading, HeadsOfKeysThatRanksShareComeFromTheSameFilesAndGoThere) {
     for (torch::Tensor& parameter : other->parameters()) parameter.zero_();
     mt::checkpoint::load(scratch / "saved", mt::checkpoint::State().add("model", *other));
     expect_weights(other, 2);
+    EXPECT_TRUE(is_close(logits_of(other, other_mesh), logits_of(model, mesh), 1e-5));
+    // And ranks of which each has all heads.
+    const mt::DeviceMesh whole_mesh = llama::make_mesh({.dp = 4, .tp = 1});
+    llama::Llama whole_model = filled_model(config, torch::kFloat);
+    llama::parallelize(whole_model, whole_mesh);
+    mt::checkpoint::load(scratch / "saved", mt::checkpoint::State().add("model", *whole_model));
+    expect_weights(whole_model, 2);
+    EXPECT_TRUE(is_close(logits_of(whole_model, whole_mesh), logits_of(model, mesh), 1e-5));
   });
 }
 
