@@ -40,7 +40,7 @@ class AdoptedGroup {
   // At the first call, to which all members come.
   void meet_members(const GroupImpl& group, int world_size) {
     const auto backend = group.process_group->getBackend(c10::DeviceType::CPU);
-    if (backend->getBackendName() != "gloo" || !group.process_group->getStore()) return;
+    if (!traits_of(backend->getBackendName()).tells_by_store || !group.process_group->getStore()) return;
     const auto store =
         c10::make_intrusive<c10d::PrefixStore>("meshtorch meets", watched(group.process_group->getStore()));
     if (members_by_host(*store, group.ranks, group.rank).size() > 1) return;

@@ -28,6 +28,28 @@ c10::intrusive_ptr<c10d::Backend> make_threads_backend(const World& world,
 // Large enough that many ranks on few cores meet seldom, small enough to stay in the caches.
 constexpr std::size_t kProcessStage = std::size_t{512} << 10;
 
+c10::intrusive_ptr<c10d::Backend> make_backend(const World& world, BackendTraits::Kind kind,
+                                               const c10::intrusive_ptr<c10d::Store>& store,
+                                               const std::vector<std::int64_t>& ranks, int rank) {
+  const int size = static_cast<int>(ranks.size());
+  using Kind = BackendTraits::Kind;
+  switch (kind) {
+    case Kind::threads:
+      return make_threads_backend(world, ranks, rank);
+    case Kind::shm:
+      return make_shm_backend(*store, ranks, rank, world.size, world.timeout);
+    case Kind::fake:
+      return make_fake_backend(rank, size);
+    case Kind::gloo:
+      return make_gloo_backend(world, store, ranks, rank);
+    case Kind::nccl:
+      return make_nccl_backend(world, store, rank, size);
+    case Kind::other:
+      break;
+  }
+  TORCH_INTERNAL_ASSERT(false, "no backend of meshtorch is called ", world.backend);
+}
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const World& world,
@@ -40,19 +62,8 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const World& world,
 
   auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
   const auto type = ProcessGroup::strToBackendType(world.backend);
-  c10::intrusive_ptr<c10d::Backend> backend;
-  if (world.backend == "threads") {
-    backend = make_threads_backend(world, ranks, rank);
-  } else if (world.backend == "shm") {
-    backend = make_shm_backend(*store, ranks, rank, world.size, world.timeout);
-  } else if (world.backend == "fake") {
-    backend = make_fake_backend(rank, size);
-  } else if (world.backend == "gloo") {
-    backend = make_gloo_backend(world, store, ranks, rank);
-  } else {
-    backend = make_nccl_backend(world, store, rank, size);
-  }
   const BackendTraits& traits = traits_of(world.backend);
+  const auto backend = make_backend(world, traits.kind, store, ranks, rank);
   group->setBackend(traits.device, type, backend);
   if (!traits.has_peers) group->setBackend(c10::DeviceType::CUDA, type, backend);  // no device is needed
   group->setDefaultBackend(type);

@@ -7,12 +7,14 @@
 namespace meshtorch::internal {
 namespace {
 
+using Kind = BackendTraits::Kind;
+
 constexpr std::array kBackends{
-    BackendTraits{.name = "threads", .ranks_are_threads = true, .needs_store = false},
-    BackendTraits{.name = "shm", .needs_one_host = true},
-    BackendTraits{.name = "gloo"},
-    BackendTraits{.name = "fake", .has_peers = false, .needs_store = false},
-    BackendTraits{.name = "nccl", .device = c10::DeviceType::CUDA},
+    BackendTraits{.kind = Kind::threads, .name = "threads", .ranks_are_threads = true, .needs_store = false},
+    BackendTraits{.kind = Kind::shm, .name = "shm", .needs_one_host = true},
+    BackendTraits{.kind = Kind::gloo, .name = "gloo", .tells_by_store = true},
+    BackendTraits{.kind = Kind::fake, .name = "fake", .has_peers = false, .needs_store = false},
+    BackendTraits{.kind = Kind::nccl, .name = "nccl", .device = c10::DeviceType::CUDA},
 };
 constexpr BackendTraits kOther{.name = "other"};
 

@@ -3,17 +3,21 @@
 
 #include <c10/core/DeviceType.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace meshtorch::internal {
 
 struct BackendTraits {
+  enum class Kind : std::uint8_t { threads, shm, gloo, fake, nccl, other };
+  Kind kind = Kind::other;
   std::string_view name;
   bool has_peers = true;           // false: the other ranks are imagined, and nothing comes from them
   bool ranks_are_threads = false;  // of one process
   bool needs_one_host = false;     // its ranks share memory
   bool needs_store = true;         // through which the ranks find each other
+  bool tells_by_store = false;     // its ranks may share no memory, and leave there what the others must know
   c10::DeviceType device = c10::DeviceType::CPU;
 };
 

@@ -61,6 +61,16 @@ void Declarations::add(const std::vector<std::int64_t>& world_ranks, const CallH
   }
 }
 
+void Declarations::forget(const std::vector<int>& world_ranks) {
+  const std::scoped_lock lock(mutex_);
+  for (OfGroup* group : groups_) {
+    const std::vector<int>& members = group->world_ranks_;
+    if (!std::includes(world_ranks.begin(), world_ranks.end(), members.begin(), members.end())) continue;
+    group->declared_.reset();
+    group->has_any_.store(false, std::memory_order_relaxed);
+  }
+}
+
 const std::shared_ptr<Declarations>& declarations_of_process() {
   static const auto* const declarations = new std::shared_ptr<Declarations>(std::make_shared<Declarations>());
   return *declarations;

@@ -56,6 +56,8 @@ class Declarations {
   // All these world ranks call the same, in the same order. It is compared by each group that is among them,
   // at its next call; groups that are made later do not know of it.
   void add(const std::vector<std::int64_t>& world_ranks, const CallHash& hash, const CallWords& words);
+  // What was called so far is not compared any more in groups of these world ranks, in ascending order.
+  void forget(const std::vector<int>& world_ranks);
 
  private:
   std::mutex mutex_;

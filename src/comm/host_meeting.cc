@@ -73,6 +73,7 @@ HostMembership::~HostMembership() {
 
 std::unique_ptr<GroupMeeting> HostMembership::meeting(int ranks_on_host, std::vector<int> whole_group) {
   record_ = flight_record_of(world_rank(), ranks_on_host);
+  meets_later_ = !whole_group.empty();
   GroupMeeting::Company company{
       world_ranks_,
       ranks_on_host,
@@ -83,6 +84,9 @@ std::unique_ptr<GroupMeeting> HostMembership::meeting(int ranks_on_host, std::ve
       [this](const Wait* wait) { tell_wait_in_all_groups(world_rank(), wait); },
       [this](const std::vector<int>& late) { return follow_waits_in_all_groups(world_rank(), late); },
       declarations_of_process(),
+      [](const FailedCall& failed, std::chrono::milliseconds timeout) {
+        tell_failure_in_all_groups(failed, timeout);
+      },
       std::move(whole_group)};
   return std::make_unique<GroupMeeting>(*memory_, rank_, std::move(company));
 }
@@ -170,6 +174,17 @@ void HostMembership::tell_wait(const Wait* wait) {
   }
 }
 
+void HostMembership::settle_failures(const FailedCall& next, std::chrono::milliseconds timeout) const {
+  if (meets_later_ || !is_of_this_process() || !next.concerns(world_ranks_)) return;
+  wait_until_all_know(*memory_, rank_, timeout, [this] { return obstacle().is_there(); }, /*thread_rank=*/-1);
+}
+
+void HostMembership::tell_failure(const FailedCall& failed) {
+  if (meets_later_ || !is_of_this_process() || !failed.concerns(world_ranks_)) return;
+  memory_->note_failure(rank_, failed);
+  ring(*memory_);
+}
+
 std::optional<Whereabouts> HostMembership::whereabouts(int world_rank) const {
   const auto member = std::find(world_ranks_.begin(), world_ranks_.end(), world_rank);
   if (member == world_ranks_.end()) return std::nullopt;
@@ -191,6 +206,20 @@ void tell_wait_in_all_groups(int self, const Wait* wait) {
   for (HostMembership* membership : memberships().all) {
     if (self < 0 || membership->world_rank() == self) membership->tell_wait(wait);
   }
+}
+
+void tell_failure_in_all_groups(const FailedCall& failed, std::chrono::milliseconds timeout) {
+  declarations_of_process()->forget(failed.concerned);
+  const std::scoped_lock lock(memberships().mutex);
+  const auto& all = memberships().all;
+  for (const HostMembership* membership : all) membership->settle_failures(failed, timeout);
+  for (HostMembership* membership : all) membership->tell_failure(failed);
+  if (std::none_of(all.begin(), all.end(), [](const auto* membership) { return membership->meets_later(); }))
+    return;
+  CallHash hash;
+  hash.add(std::string_view("failed"));
+  declarations_of_process()->add({failed.concerned.begin(), failed.concerned.end()}, hash,
+                                 [words = failed.words] { return words; });
 }
 
 std::string follow_waits_in_all_groups(int self, const std::vector<int>& late) {

@@ -41,6 +41,11 @@ class HostMembership {
 
   int world_rank() const { return world_ranks_[static_cast<std::size_t>(rank_)]; }
   void tell_wait(const Wait* wait);
+  // Whether the group cannot leave what it is in, since its calls are met for later than they are made.
+  bool meets_later() const { return meets_later_; }
+  // Blocks until the members know of the failures that this rank knows of, or cannot.
+  void settle_failures(const FailedCall& next, std::chrono::milliseconds timeout) const;
+  void tell_failure(const FailedCall& failed);
   // None if that rank is no member.
   std::optional<Whereabouts> whereabouts(int world_rank) const;
   void note_failure(const std::string& problem) const;
@@ -55,6 +60,7 @@ class HostMembership {
   std::shared_ptr<Segment> segment_;
   MeetingMemory* memory_ = nullptr;
   std::shared_ptr<FlightRecord> record_;
+  bool meets_later_ = false;
   std::atomic<bool> is_stopping_ = false;
 };
 
@@ -65,6 +71,9 @@ void say_in_all_groups(LastWords meaning, const std::string& text) noexcept;
 // What the ranks of this host tell each other in all their groups. `self` is a rank of this process; -1: the
 // only one.
 void tell_wait_in_all_groups(int self, const Wait* wait);
+// A call of an operator failed by the data of this process, or of another that told of it: told when all know
+// of those before.
+void tell_failure_in_all_groups(const FailedCall& failed, std::chrono::milliseconds timeout);
 std::string follow_waits_in_all_groups(int self, const std::vector<int>& late);
 Obstacle obstacle_in_all_groups(const std::vector<int>& world_ranks);
 // Why this process goes, if it goes now.

@@ -5,9 +5,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 
+#include "comm/backend_traits.h"
 #include "comm/error_text.h"
 #include "comm/flight_record.h"
 #include "comm/host_meeting.h"
@@ -48,7 +50,7 @@ void say_last_words(const std::string& end, const std::string& reason) noexcept 
     const std::string words = c10::str(end, where.empty() ? "" : " " + where, " (process ", getpid(), " on ",
                                        host_name(), "): ", failure.empty() ? reason : failure);
     say_in_all_groups(LastWords::farewell, words);
-    if (world.backend == "gloo") write_last_words(world.store, world.rank, words);
+    if (traits_of(world.backend).tells_by_store) write_last_words(world.store, world.rank, words);
   } catch (...) {  // the ranks that wait see that the process is gone
   }
 }
@@ -62,6 +64,53 @@ void note_failed_operator(const std::string& name, const std::exception_ptr& err
       threads->note_error(context->world().rank, text);
     } else {
       say_in_all_groups(LastWords::error, text);
+    }
+  } catch (...) {  // the error itself is on its way
+  }
+}
+
+namespace {
+
+FailedCall::Kind kind_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::IndexError&) {
+    return FailedCall::Kind::index;
+  } catch (const c10::ValueError&) {
+    return FailedCall::Kind::value;
+  } catch (const c10::NotImplementedError&) {
+    return FailedCall::Kind::not_implemented;
+  } catch (...) {
+    return FailedCall::Kind::error;
+  }
+}
+
+// Whether the error is that of the latest collective, as its words tell: a call may wait for one inside.
+bool is_of_collective(const std::exception_ptr& error, const std::string& failure) {
+  if (failure.empty()) return false;
+  const std::size_t details = failure.find('\n');
+  return error_text(error).find(details == std::string::npos ? failure : failure.substr(details)) !=
+         std::string::npos;
+}
+
+}  // namespace
+
+void tell_failed_call(const std::vector<std::int64_t>& ranks, const std::exception_ptr& error) noexcept {
+  try {
+    const auto context = current_rank_or_null();
+    if (!context || context->world().size == 1) return;
+    const World& world = context->world();
+    if (is_of_collective(error, flight_record_of(world.rank, world.size)->failure())) return;
+    const CallOrigin* origin = CallOrigin::current();
+    FailedCall failed{world.rank,
+                      kind_of(error),
+                      c10::str(origin == nullptr ? "" : origin->name() + ": ", error_text(error)),
+                      {ranks.begin(), ranks.end()}};
+    std::sort(failed.concerned.begin(), failed.concerned.end());
+    if (world.threads) {
+      world.threads->tell_failure(world.rank, failed, world.timeout);
+    } else {
+      tell_failure_in_all_groups(failed, world.timeout);
     }
   } catch (...) {  // the error itself is on its way
   }

@@ -86,6 +86,30 @@ void ring(MeetingMemory& memory) {
   syscall(SYS_futex, &memory.bell, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 }
 
+void wait_until_all_know(MeetingMemory& memory, int rank, milliseconds timeout,
+                         const std::function<bool()>& is_hindered, int thread_rank) {
+  const auto all_know = [&] {
+    for (int r = 0; r < static_cast<int>(memory.size); ++r) {
+      if (memory.slot(r).failures < memory.slot(rank).failures) return false;
+    }
+    return true;
+  };
+  if (all_know()) return;
+  const Blocking blocking;
+  const auto end = Clock::now() + timeout;
+  memory.sleepers.fetch_add(1);
+  for (;;) {
+    const std::uint32_t heard = memory.bell.load();
+    if (all_know() || is_hindered() || Clock::now() >= end) break;
+    if (FaultLab* lab = current_fault_lab(); lab != nullptr && thread_rank >= 0) {
+      lab->at(FaultPoint::waiting, thread_rank);
+    } else {
+      wait_for_bell(memory.bell, heard, kLookout);
+    }
+  }
+  memory.sleepers.fetch_sub(1);
+}
+
 GroupMeeting::GroupMeeting(MeetingMemory& memory, int rank, Company company)
     : memory_(memory),
       rank_(rank),
@@ -101,10 +125,7 @@ GroupMeeting::GroupMeeting(MeetingMemory& memory, int rank, Company company)
 
 bool GroupMeeting::come(const GroupCall& call, std::unique_ptr<Declared> declared) {
   fault_point(FaultPoint::coming, world_rank(rank_));
-  TORCH_CHECK(
-      memory_.is_broken.load(std::memory_order_relaxed) == 0,
-      "meshtorch: a group cannot be used any more, since a rank gave up in the middle of a collective\n  ",
-      describe(), "\n  do: call destroy_process_group() and init_process_group() on all ranks");
+  check_usable();
   tell_wait(nullptr);
   MeetingSlot& mine = memory_.slot(rank_);
   const std::uint64_t number = mine.calls.load(std::memory_order_relaxed) + 1;
@@ -127,6 +148,65 @@ bool GroupMeeting::come(const GroupCall& call, std::unique_ptr<Declared> declare
   return arrive();
 }
 
+void GroupMeeting::check_usable() const {
+  TORCH_CHECK(
+      memory_.is_broken.load(std::memory_order_relaxed) == 0,
+      "meshtorch: a group cannot be used any more, since a rank gave up in the middle of a collective\n  ",
+      describe(), "\n  do: call destroy_process_group() and init_process_group() on all ranks");
+}
+
+void GroupMeeting::attend_to_failures(milliseconds timeout) {
+  const std::uint64_t known = memory_.failures.load();
+  meeting_ = meeting_of(memory_.gathering.load());  // it cannot be held without this rank
+  const auto unheard = [this] { return failed_among(late_to_meeting()); };
+  const auto behind = [this] {
+    for (int r = 0; r < size(); ++r) {
+      if (memory_.slot(r).failures < memory_.slot(rank_).failures) return r;
+    }
+    return -1;
+  };
+  if (unheard() < 0 && behind() >= 0) {
+    const std::string missing = "heard that a call failed: " + memory_.slot(rank_).failure.read().words;
+    wait_until([&] { return behind() < 0 || unheard() >= 0; }, timeout,
+               [&] { return behind() < 0 ? rank_ : behind(); }, missing);
+  }
+  if (const int member = unheard(); member >= 0) hear(member, timeout);
+  if (failed_among(company_.world_ranks) < 0) failures_known_ = known;
+}
+
+int GroupMeeting::failed_among(const std::vector<int>& world_ranks) const {
+  const std::uint64_t mine = memory_.slot(rank_).failures;
+  for (int r = 0; r < size(); ++r) {
+    const bool is_asked =
+        std::find(world_ranks.begin(), world_ranks.end(), world_rank(r)) != world_ranks.end();
+    if (is_asked && memory_.slot(r).failures > mine) return r;
+  }
+  return -1;
+}
+
+void GroupMeeting::hear(int member, milliseconds timeout) {
+  const FailedCall failed = memory_.slot(member).failure.read();
+  if (company_.pass_on) company_.pass_on(failed, timeout);
+  note_failure(c10::str("a call failed on rank ", failed.rank, "\n  ", failed.words));
+  const std::string text =
+      c10::str("meshtorch: a call failed on rank ", failed.rank, " by the data it has there\n  ",
+               failed.words, "\n  found by rank ", world_rank(rank_), " at the next collective of ",
+               list_ranks(company_.world_ranks),
+               "\n  do: give right values to that call; every rank leaves what "
+               "it was doing by an error, and can go on");
+  switch (failed.kind) {
+    case FailedCall::Kind::index:
+      C10_THROW_ERROR(IndexError, text);
+    case FailedCall::Kind::value:
+      C10_THROW_ERROR(ValueError, text);
+    case FailedCall::Kind::not_implemented:
+      C10_THROW_ERROR(NotImplementedError, text);
+    case FailedCall::Kind::error:
+      break;
+  }
+  C10_THROW_ERROR(Error, text);
+}
+
 void GroupMeeting::meet(const GroupCall& call, bool have_all_come, milliseconds timeout) {
   wait_for_all(have_all_come, timeout);
   if (!is_of_one_mind()) disagree(call, timeout);
@@ -137,7 +217,16 @@ void GroupMeeting::wait_for_all(bool have_all_come, milliseconds timeout) {
   if (!have_all_come) {
     const Blocking blocking;
     const Outcome outcome = sleep_until_all_come(timeout, /*may_give_up=*/true);
-    if (outcome != Outcome::met) give_up(outcome, timeout, describe(), late_to_meeting());
+    if (outcome != Outcome::met) {
+      MeetingSlot& mine = memory_.slot(rank_);
+      const std::string state = describe();
+      const std::vector<int> late = late_to_meeting();
+      mine.meetings.store(meeting_);  // it has not come after all
+      if (outcome != Outcome::told) give_up(outcome, timeout, state, late);
+      mine.calls.fetch_sub(1);  // the call is the others' next one too
+      leave();
+      hear(failed_among(company_.world_ranks), timeout);
+    }
   }
   entered_turn_ = turn_;
   turn_ ^= 1;
@@ -188,6 +277,7 @@ void GroupMeeting::gather_inside(milliseconds timeout) {
   if (outcome == Outcome::met) return;
   memory_.is_broken.store(1);
   ring(memory_);
+  if (outcome == Outcome::told) hear(failed_among(company_.world_ranks), timeout);
   give_up(outcome, timeout, describe(), late_to_meeting());
 }
 
@@ -248,6 +338,7 @@ void GroupMeeting::ring_bell() { ring(memory_); }
 
 void GroupMeeting::wait_until(const std::function<bool()>& is_there, milliseconds timeout,
                               const std::function<int()>& late, const std::string& missing) {
+  check_usable();
   if (is_there()) return;
   const Blocking blocking;
   if (watch(is_there)) return;
@@ -255,6 +346,11 @@ void GroupMeeting::wait_until(const std::function<bool()>& is_there, millisecond
     return {{world_rank(late())}, c10::str("rank ", world_rank(late()), ", which has not ", missing)};
   };
   const Outcome outcome = sleep(is_there, timeout, [] { return true; }, wait);
+  if (outcome == Outcome::told) {  // what was posted before stays where it is
+    memory_.is_broken.store(1);
+    ring(memory_);
+    hear(failed_among(company_.world_ranks), timeout);
+  }
   if (outcome != Outcome::met)
     give_up(outcome, timeout, c10::str("rank ", world_rank(late()), " has not ", missing),
             {world_rank(late())});
@@ -312,6 +408,10 @@ GroupMeeting::Outcome GroupMeeting::sleep(const std::function<bool()>& is_over, 
     milliseconds rest = has_warned ? milliseconds::max() : patience - waited;
     if (withdraw) {
       rest = std::min(rest, timeout - waited);
+      if (memory_.failures.load() != failures_known_ && failed_among(wait().ranks) >= 0) {
+        if (withdraw()) outcome = Outcome::told;
+        break;
+      }
       obstacle_ = company_.obstacle();
       if (obstacle_.is_there() || timeout <= waited) {
         if (withdraw()) outcome = obstacle_.is_there() ? Outcome::hindered : Outcome::late;

@@ -48,6 +48,9 @@ class GroupMeeting {
     std::function<std::string(const std::vector<int>& late)> follow = {};
     // What this rank calls alike with the others though it sends nothing; may be null.
     std::shared_ptr<Declarations> declarations = nullptr;
+    // Tells all groups of this rank that a call failed that concerns them, when they know of those before;
+    // may be empty.
+    std::function<void(const FailedCall& failed, std::chrono::milliseconds timeout)> pass_on = {};
     // The world ranks of the group where some of its members meet elsewhere; empty: all are here.
     std::vector<int> whole_group = {};
   };
@@ -60,9 +63,11 @@ class GroupMeeting {
 
   // Blocks until every member has come with an equal call, of the same number in the group. Throws the same
   // error on every member if they differ, or if one sends what another does not expect; throws if a member
-  // failed, returned, or did not come in time. Afterwards what the peers brought can be read. Agreement
+  // failed, returned, or did not come in time; where a call of an operator failed on a member by its data,
+  // throws that on each of the others, once. Afterwards what the peers brought can be read. Agreement
   // includes what the ranks declared since their last call.
   void enter(const GroupCall& call, std::chrono::milliseconds timeout) {
+    if (memory_.failures.load(std::memory_order_relaxed) != failures_known_) attend_to_failures(timeout);
     meet(call, come(call, take_declared(call)), timeout);
   }
   // Its two halves, for a rank that has better things to do than to sleep: comes to the call, and says
@@ -122,7 +127,7 @@ class GroupMeeting {
   }
 
  private:
-  enum class Outcome : std::uint8_t { met, late, hindered };
+  enum class Outcome : std::uint8_t { met, late, hindered, told };
   // Comes to the next meeting and waits for the others. A rank that gives up has not come.
   Outcome gather(std::chrono::milliseconds timeout, bool may_give_up);
   // Comes to the next meeting; true if all have come, while this rank could afford to watch.
@@ -135,6 +140,15 @@ class GroupMeeting {
   // `wait` says who is waited for.
   Outcome sleep(const std::function<bool()>& is_over, std::chrono::milliseconds timeout,
                 const std::function<bool()>& withdraw, const std::function<Wait()>& wait);
+  // Before a call: throws what failed on others and this rank has not heard of; where the others have not
+  // heard of what it knows, blocks until they have, so that nobody comes to a call that others have left.
+  void attend_to_failures(std::chrono::milliseconds timeout);
+  // The first of these world ranks, by its number in the group, that knows of a failure that this rank has
+  // not heard of; -1: none.
+  int failed_among(const std::vector<int>& world_ranks) const;
+  // Throws what failed, as the member knows it, and tells all groups of this rank.
+  [[noreturn]] void hear(int member, std::chrono::milliseconds timeout);
+  void check_usable() const;
   void tell_wait(const Wait* wait);
   // World ranks that have not come to the latest meeting.
   std::vector<int> late_to_meeting() const;
@@ -166,10 +180,17 @@ class GroupMeeting {
   std::unique_ptr<Declarations::OfGroup> declared_in_group_;  // null if nothing is declared
   std::unique_ptr<Declared> declared_;                        // before the latest call
   Obstacle obstacle_;
-  bool has_told_ = false;  // of a wait
+  std::uint64_t failures_known_ = 0;  // the memory's, when all members knew of all
+  bool has_told_ = false;             // of a wait
 };
 
 // Wakes those who sleep in a meeting, to look whether something has changed.
 void ring(MeetingMemory& memory);
+
+// Blocks until every member of a group knows of the failures that this one knows of: nobody is to hear of two
+// as of one. Ends also at the limit, or when `is_hindered` says that it can never be. `thread_rank` is this
+// rank in a world of threads, else -1.
+void wait_until_all_know(MeetingMemory& memory, int rank, std::chrono::milliseconds timeout,
+                         const std::function<bool()>& is_hindered, int thread_rank);
 
 }  // namespace meshtorch::internal

@@ -1,6 +1,7 @@
 // Where the parts of a meeting's memory lie.
 #include "comm/meeting_memory.h"
 
+#include <algorithm>
 #include <new>
 #include <string_view>
 
@@ -63,6 +64,31 @@ Wait WaitNote::read() const {
   return wait;
 }
 
+bool FailedCall::concerns(const std::vector<int>& world_ranks) const {
+  return std::all_of(world_ranks.begin(), world_ranks.end(), [&](int member) {
+    return std::find(concerned.begin(), concerned.end(), member) != concerned.end();
+  });
+}
+
+void FailureNote::write(const FailedCall& failed) {
+  rank_ = failed.rank;
+  kind_ = failed.kind;
+  for (auto& bits : concerned_) bits = 0;
+  for (const int member : failed.concerned) {
+    const auto place = static_cast<std::size_t>(member);
+    if (place < 64 * concerned_.size()) concerned_[place / 64] |= std::uint64_t{1} << place % 64;
+  }
+  write_shared_text(words_, failed.words);
+}
+
+FailedCall FailureNote::read() const {
+  FailedCall failed{rank_, kind_, read_shared_text(words_), {}};
+  for (std::size_t place = 0; place < 64 * concerned_.size(); ++place) {
+    if ((concerned_[place / 64] >> place % 64 & 1) != 0) failed.concerned.push_back(static_cast<int>(place));
+  }
+  return failed;
+}
+
 void MeetingSlot::say(LastWords meaning, const std::string& text) {
   const LastWords before = last_words;
   if (before == LastWords::gave_up) return;
@@ -90,6 +116,15 @@ MeetingMemory* MeetingMemory::make(void* room, int size, std::size_t stage_bytes
 }
 
 MeetingSlot& MeetingMemory::slot(int rank) { return reinterpret_cast<MeetingSlot*>(after_header())[rank]; }
+
+void MeetingMemory::note_failure(int rank, const FailedCall& failed) {
+  MeetingSlot& mine = slot(rank);
+  std::uint64_t most = mine.failures + 1;
+  for (int r = 0; r < static_cast<int>(size); ++r) most = std::max(most, slot(r).failures.load());
+  mine.failure.write(failed);
+  mine.failures = most;
+  failures.fetch_add(1);
+}
 
 std::int64_t* MeetingMemory::numbers(int rank, int turn) {
   char* first = after_header() + size * sizeof(MeetingSlot);

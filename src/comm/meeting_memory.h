@@ -28,6 +28,33 @@ enum class LastWords : std::uint32_t {
   farewell,  // why it will not come again
 };
 
+// A call of an operator on a rank's own part of the data, which that data made fail. Ranks with other data
+// are told of it.
+struct FailedCall {
+  enum class Kind : std::uint32_t { error, index, value, not_implemented };
+  int rank = 0;  // of the world
+  Kind kind = Kind::error;
+  std::string words;           // "aten::embedding: index out of range in self"
+  std::vector<int> concerned;  // world ranks, which call the operator alike
+
+  // In the group of these world ranks, everybody is.
+  bool concerns(const std::vector<int>& world_ranks) const;
+};
+
+// A failed call, as a rank tells its groups. Ranks of the world above 1,023 are left out of those whom it
+// concerns. Peers may read while it is written.
+class FailureNote {
+ public:
+  void write(const FailedCall& failed);
+  FailedCall read() const;
+
+ private:
+  std::atomic<std::int32_t> rank_ = 0;
+  std::atomic<FailedCall::Kind> kind_ = FailedCall::Kind::error;
+  std::array<std::atomic<std::uint64_t>, 16> concerned_ = {};  // a bit for each rank
+  char words_[1024];
+};
+
 // What one rank posts ahead of time, and how far it has come with what the others posted: numbers of calls of
 // one lane; see notice_board.h. Every second call of a lane has the same place.
 constexpr std::size_t kNoticeLanes = 3;
@@ -84,6 +111,10 @@ struct alignas(64) MeetingSlot {
   std::atomic<std::uint64_t> origin[6] = {};  // what the latest call is for, as characters
   char words[4096];                           // what the rank called when ranks disagreed, or its last words
   WaitNote wait;
+  // Calls that failed on this rank, or on another that told of it: those of all members are equal when all
+  // know.
+  std::atomic<std::uint64_t> failures = 0;
+  FailureNote failure;  // the latest
 
   // Cut to what fits. Peers may read while it is written: half of one text and half of another, then.
   void write_words(const std::string& text);
@@ -99,6 +130,7 @@ struct MeetingMemory {
   alignas(64) std::atomic<std::uint32_t> bell = 0;  // changes when sleepers have to look again
   std::atomic<std::uint32_t> sleepers = 0;
   std::atomic<std::uint32_t> is_broken = 0;  // a rank gave up in the middle of a collective
+  std::atomic<std::uint64_t> failures = 0;   // changes with those of a slot
   std::uint32_t size = 0;
   std::uint64_t stage_bytes = 0;
   std::uint64_t secret = 0;
@@ -108,6 +140,9 @@ struct MeetingMemory {
   static MeetingMemory* make(void* room, int size, std::size_t stage_bytes);
 
   MeetingSlot& slot(int rank);
+  // The failed call is known to this rank, and everything before it over: it leaves what the others may be
+  // in.
+  void note_failure(int rank, const FailedCall& failed);
   // For 2 * size numbers that a rank shows.
   std::int64_t* numbers(int rank, int turn);
   char* stage(int rank, int turn);

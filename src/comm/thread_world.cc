@@ -33,6 +33,7 @@ void ThreadWorld::FreeMemory::operator()(MeetingMemory* memory) const {
 ThreadWorld::ThreadWorld(int size)
     : state_(static_cast<std::size_t>(size), RankState::running),
       joined_(static_cast<std::size_t>(size)),
+      heard_of_(static_cast<std::size_t>(size), -1),
       threads_(static_cast<std::size_t>(size)) {
   settle_vector_math();
   for (int rank = 0; rank < size; ++rank) declarations_.push_back(std::make_shared<Declarations>());
@@ -73,7 +74,10 @@ std::unique_ptr<GroupMeeting> ThreadWorld::meeting(const std::vector<int>& world
                                 [record](const std::string& problem) { record->note_failure(problem); },
                                 [this, world_rank](const Wait* wait) { tell_wait(world_rank, wait); },
                                 [this, world_rank](const auto& late) { return follow(world_rank, late); },
-                                declarations(world_rank)};
+                                declarations(world_rank),
+                                [this, world_rank](const auto& failed, std::chrono::milliseconds timeout) {
+                                  tell_failure(world_rank, failed, timeout);
+                                }};
   return std::make_unique<GroupMeeting>(*memory, rank, std::move(company));
 }
 
@@ -81,7 +85,11 @@ void ThreadWorld::fail(int rank, std::exception_ptr error, const std::string& wh
   close_record(rank, "the rank failed: " + what);
   const std::scoped_lock lock(mutex_);
   state_[static_cast<std::size_t>(rank)] = RankState::failed;
-  if (failed_rank_ < 0) {
+  // A rank whose call failed may come here after those who heard of it.
+  if (failed_rank_ < 0 || rank == failed_by_) {
+    const auto record = records_.find(rank);
+    const bool is_of_collective = record != records_.end() && !record->second->failure().empty();
+    failed_by_ = is_of_collective ? heard_of_[static_cast<std::size_t>(rank)] : -1;
     failed_rank_ = rank;
     failed_what_ = what;
     failure_ = std::move(error);
@@ -116,6 +124,32 @@ void ThreadWorld::visit_slots(int rank, const Visit& visit) const {
 
 void ThreadWorld::note_error(int rank, const std::string& text) {
   visit_slots(rank, [&](MeetingSlot& slot) { slot.say(LastWords::error, text); });
+}
+
+void ThreadWorld::tell_failure(int rank, const FailedCall& failed, std::chrono::milliseconds timeout) {
+  struct Membership {
+    const std::vector<int>& ranks;
+    MeetingMemory& memory;
+    int member;
+  };
+  std::vector<Membership> concerned;
+  {
+    const std::scoped_lock lock(mutex_);
+    for (const auto& [ranks, memory] : meetings_) {
+      const auto member = std::find(ranks.begin(), ranks.end(), rank);
+      if (member != ranks.end() && failed.concerns(ranks))
+        concerned.push_back({ranks, *memory, static_cast<int>(member - ranks.begin())});
+    }
+  }
+  for (const auto& [ranks, memory, member] : concerned)
+    wait_until_all_know(memory, member, timeout, [&] { return !obstacle(ranks).empty(); }, rank);
+  declarations(rank)->forget(failed.concerned);
+  const std::scoped_lock lock(mutex_);
+  heard_of_[static_cast<std::size_t>(rank)] = failed.rank == rank ? -1 : failed.rank;
+  for (const auto& [ranks, memory, member] : concerned) {
+    memory.note_failure(member, failed);
+    ring(memory);
+  }
 }
 
 void ThreadWorld::tell_wait(int rank, const Wait* wait) {

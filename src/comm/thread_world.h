@@ -1,6 +1,7 @@
 // Ranks that are threads of one process: the memory in which their groups meet, and who of them is gone.
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@ namespace meshtorch::internal {
 class Declarations;
 class FlightRecord;
 class GroupMeeting;
+struct FailedCall;
 struct MeetingMemory;
 struct Wait;
 
@@ -42,6 +44,9 @@ class ThreadWorld {
   void finish(int rank);
   // An operator of a rank that goes on failed: told to those who wait for it, until its next collective.
   void note_error(int rank, const std::string& text);
+  // A call of an operator failed by the data of a rank, which may be another: told to all groups of this one
+  // that it concerns, when they know of those before.
+  void tell_failure(int rank, const FailedCall& failed, std::chrono::milliseconds timeout);
 
   // For whom a rank waits, in whatever group, as it tells those who wait for it; null: it goes on.
   void tell_wait(int rank, const Wait* wait);
@@ -71,11 +76,13 @@ class ThreadWorld {
   std::vector<bool> joined_;
   int failed_rank_ = -1;
   std::string failed_what_;
+  int failed_by_ = -1;  // the rank whose failed call was what failed_rank_ failed with; -1: its own
   std::exception_ptr failure_;
   std::map<std::vector<int>, std::unique_ptr<MeetingMemory, FreeMemory>> meetings_;
   std::map<int, std::shared_ptr<FlightRecord>> records_;  // of the ranks that have made a group
   std::vector<std::shared_ptr<Declarations>> declarations_;
-  std::vector<int> threads_;  // as the system numbers them; 0: not known yet
+  std::vector<int> heard_of_;  // on which rank the latest call failed that each rank heard of; -1: none
+  std::vector<int> threads_;   // as the system numbers them; 0: not known yet
 };
 
 }  // namespace meshtorch::internal

@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "comm/last_words.h"
 #include "dispatch/mixing.h"
 #include "meshtorch/collectives.h"
 #include "tensor/execute.h"
@@ -89,17 +90,25 @@ struct Targets {
   at::Tensor weight;   // 0 for a target that is ignored
 };
 
+// Each rank looks at the targets that it has: the others may have right ones.
+void check_targets(const at::Tensor& chosen, std::int64_t classes, MeshImpl& mesh) {
+  if (!chosen.is_cpu() || chosen.numel() == 0) return;
+  if (chosen.ge(0).logical_and(chosen.lt(classes)).all().item<bool>()) return;
+  try {
+    TORCH_CHECK_INDEX(false, "meshtorch: a target is out of bounds\n  classes: ", classes,
+                      "\n  do: give targets from 0 to ", classes - 1, ", or ignore_index");
+  } catch (...) {
+    tell_failed_call(mesh.ranks_of_root(), std::current_exception());
+    throw;
+  }
+}
+
 Targets targets_of(const at::Tensor& target, const std::optional<at::Tensor>& weight,
                    std::int64_t ignore_index, const ClassSplit& split, MeshImpl& mesh, at::ScalarType dtype) {
   const std::int64_t classes = split.global.size(split.dim);
   const at::Tensor counts = target.ne(ignore_index);
   const at::Tensor chosen = target.masked_fill(counts.bitwise_not(), 0);
-  if (target.device().is_cpu()) {
-    TORCH_CHECK_INDEX(
-        chosen.numel() == 0 || (chosen.ge(0).logical_and(chosen.lt(classes)).all().item<bool>()),
-        "meshtorch: a target is out of bounds\n  classes: ", classes, "\n  do: give targets from 0 to ",
-        classes - 1, ", or ignore_index");
-  }
+  check_targets(chosen, classes, mesh);
   const at::Tensor shifted = chosen - split.held.begin;
   const at::Tensor is_here = shifted.ge(0).bitwise_and_(shifted.lt(split.held.size)).bitwise_and_(counts);
   at::Tensor each = counts.to(dtype);

@@ -184,8 +184,23 @@ CallKey Handler::key() const {
 void Handler::run_locally(const Decision& decision) {
   const RecordedCall recorded(info_, operands_, c10::ArrayRef<c10::IValue>(stack_).slice(base_), *mesh_);
   const LocalTensors locals = localize_arguments(decision);
-  run_local_call(info_, decision.changes, stack_);
+  try {
+    run_local_call(info_, decision.changes, stack_);
+  } catch (...) {
+    tell_failure(decision);
+    throw;
+  }
   restore_written(decision, locals);
+}
+
+void Handler::tell_failure(const Decision& decision) const {
+  bool is_alike = true;
+  for (std::size_t i = 0; i < operands_.size(); ++i) {
+    const Layout* layout = decision.moves[i];
+    if (layout == nullptr && operands_[i].meta != nullptr) layout = operands_[i].meta->layout;
+    is_alike = is_alike && (layout == nullptr || layout->is_replicated);
+  }
+  if (!is_alike && mesh_->coordinate()) tell_failed_call(mesh_->ranks_of_root(), std::current_exception());
 }
 
 Handler::LocalTensors Handler::localize_arguments(const Decision& decision) {

@@ -40,6 +40,8 @@ class Handler {
   void change_shape();
   CallKey key() const;
   void run_locally(const Decision& decision);
+  // A call on the parts failed. Where they differ, the other ranks may not know.
+  void tell_failure(const Decision& decision) const;
   LocalTensors localize_arguments(const Decision& decision);
   void restore_written(const Decision& decision, const LocalTensors& locals);
   bool is_sure_to_share_memory(const Decision& decision) const;

@@ -35,6 +35,8 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
 
   c10::DeviceType device_type() const { return device_type_; }
   const Numbers& ranks() const { return ranks_; }
+  // Those of the mesh that it was cut from: the ranks of the program.
+  const Numbers& ranks_of_root() const { return root().ranks_; }
   const Numbers& shape() const { return shape_; }
   const Names& names() const { return names_; }
   const std::optional<Numbers>& coordinate() const { return coordinate_; }

@@ -24,7 +24,8 @@ namespace {
 const std::string& memory_error() {
   static const std::string text = c10::str(
       kHasNoMemory, "\n  in: data_ptr() or storage(), which printing and torch::save call\n  do: print ",
-      "DTensor(x), read DTensor(x).full_tensor() or to_local(), save with meshtorch::checkpoint");
+      "DTensor(x), read DTensor(x).full_tensor() or to_local(), save with meshtorch::checkpoint::save; ",
+      "remove the file that torch::save has begun, which cannot be loaded");
   return text;
 }
 

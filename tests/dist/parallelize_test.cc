@@ -72,6 +72,52 @@ TEST(ParallelizeModule, UsesTheTpAxisOfALargerMesh) {
   });
 }
 
+// Losses and gradients of a model whose plan is for one axis and whose batches are split over the other; the
+// head has no style. Ranks begin with different weights: those of the first count.
+TEST(ParallelizeModule, OnOneAxisAndBatchesOnTheOtherTrainAsOneDevice) {
+  on_ranks(4, [](int rank) {
+    for (const std::vector<std::string>& names :
+         std::vector<std::vector<std::string>>{{"dp", "tp"}, {"model", "data"}}) {
+      const bool is_named_tp = names[1] == "tp";
+      const std::string batch_axis = is_named_tp ? "dp" : "data";
+      const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, names);
+      Stack one_device;
+      Stack split;
+      const auto set = [](torch::nn::Module& module, int64_t seed) {
+        const torch::NoGradGuard no_grad;
+        for (torch::Tensor& p : module.parameters())
+          p.set_data(numbers(p.sizes(), torch::kDouble, seed++) / 16);
+      };
+      set(*one_device, 0);
+      set(*split, 100 * rank);
+      mt::parallelize_module(
+          *split, mesh,
+          {{"layers.*.up", ColwiseParallel({.use_local_output = false})},
+           {"layers.*.down", RowwiseParallel({.output_layouts = Replicate(), .use_local_output = false})}},
+          {.axis = is_named_tp ? "" : "model"});
+      mt::distribute_module(*split, mesh);
+      mt::Placements by_batch(2);
+      by_batch[names[0] == batch_axis ? 0 : 1] = Shard(0);
+      torch::optim::SGD whole_sgd(one_device->parameters(), 0.1);
+      torch::optim::SGD split_sgd(split->parameters(), 0.1);
+      for (int64_t step = 0; step < 3; ++step) {
+        const torch::Tensor x = numbers({5, 8}, torch::kDouble, 7 + step);  // batches of 3 and 2
+        const torch::Tensor expected = one_device(x).square().mean();
+        const torch::Tensor loss = split(mt::distribute_tensor(x, mesh, by_batch)).square().mean();
+        EXPECT_TRUE(is_close(mt::full_tensor(loss.detach()), expected.detach(), 1e-9)) << step;
+        for (auto* sgd : {&whole_sgd, &split_sgd}) sgd->zero_grad();
+        expected.backward();
+        loss.backward();
+        for (auto* sgd : {&whole_sgd, &split_sgd}) sgd->step();
+      }
+      const auto trained = split->named_parameters();
+      for (const auto& p : one_device->named_parameters())
+        EXPECT_TRUE(is_close(mt::full_tensor(trained[p.key()].detach()), p.value().detach(), 1e-9))
+            << p.key();
+    }
+  });
+}
+
 TEST(ParallelizeModule, ASourceRankGivesTheWeights) {
   on_ranks(2, [](int rank) {
     mt::nn::Linear linear(4, 4);

@@ -31,6 +31,204 @@ TEST(RefusedValues, IdsThatAreNotInATableSplitByRows) {
   });
 }
 
+// What each step of a program gave on this rank; -1 for a step that ended by an error, whose text is kept.
+struct Course {
+  std::vector<double> sums;
+  std::string told;
+  bool is_index_error = false;
+};
+
+// Steps that each call an operator and then reduce their own number: sums of different steps are no
+// multiples of one number.
+Course run_steps(int steps, const std::function<void(int step)>& call,
+                 const std::function<torch::Tensor(const torch::Tensor&)>& reduced) {
+  Course course;
+  for (int step = 0; step < steps; ++step) {
+    try {
+      call(step);
+      course.sums.push_back(reduced(torch::full({1}, std::pow(10, step))).item<double>());
+    } catch (const c10::Error& error) {
+      course.sums.push_back(-1);
+      course.told = error.what_without_backtrace();
+      course.is_index_error = dynamic_cast<const c10::IndexError*>(&error) != nullptr;
+    }
+  }
+  return course;
+}
+
+torch::Tensor sum_over_all(const torch::Tensor& t) { return mt::wait_tensor(mt::all_reduce(t, "sum", {})); }
+
+using Numbers = std::vector<double>;
+
+// A call of an operator on three ranks with values of which only the last rank has a bad one, or none.
+struct PartlyBad {
+  const char* name;
+  std::function<void(bool is_bad)> call;
+};
+
+const std::vector<PartlyBad>& partly_bad_calls() {
+  const auto ids = [](bool is_bad, int64_t limit) {
+    torch::Tensor whole = torch::zeros({6}, torch::kLong);
+    if (is_bad) whole[5] = limit;
+    return mt::distribute_tensor(whole, line(3), {Shard(0)});
+  };
+  const auto whole = [](const torch::Tensor& t) { return mt::distribute_tensor(t, line(3), {Replicate()}); };
+  const auto split = [](const torch::Tensor& t) { return mt::distribute_tensor(t, line(3), {Shard(0)}); };
+  static const std::vector<PartlyBad> calls{
+      {"embedding", [=](bool bad) { torch::embedding(whole(numbers({4, 2})), ids(bad, 4)); }},
+      {"index_select", [=](bool bad) { torch::index_select(whole(numbers({4, 2})), 0, ids(bad, 4)); }},
+      {"index", [=](bool bad) { whole(numbers({4, 2})).index({ids(bad, 4)}); }},
+      {"take", [=](bool bad) { torch::take(whole(numbers({4})), ids(bad, 4)); }},
+      {"gather", [=](bool bad) { torch::gather(split(numbers({6, 4})), 1, ids(bad, 4).view({6, 1})); }},
+      {"scatter",
+       [=](bool bad) { torch::scatter(split(numbers({6, 4})), 1, ids(bad, 4).view({6, 1}), 1.0); }},
+      {"nll_loss", [=](bool bad) { torch::nll_loss(split(numbers({6, 4})), ids(bad, 4)); }},
+      {"cross_entropy", [=](bool bad) { torch::cross_entropy_loss(split(numbers({6, 4})), ids(bad, 4)); }},
+      {"binary_cross_entropy",
+       [=](bool bad) {
+         torch::Tensor chances = torch::full({6}, 0.5);
+         if (bad) chances[5] = 2;
+         torch::binary_cross_entropy(split(chances), split(torch::ones({6})), {}, at::Reduction::None);
+       }},
+  };
+  return calls;
+}
+
+TEST(RefusedValues, ThatOneRankHasEndTheStepOfEveryRank) {
+  on_ranks(3, [](int rank) {
+    for (const PartlyBad& one : partly_bad_calls()) {
+      SCOPED_TRACE(one.name);
+      const Course course = run_steps(4, [&](int step) { one.call(step == 1); }, sum_over_all);
+      EXPECT_EQ(course.sums, (Numbers{3, -1, 300, 3000}));
+      EXPECT_EQ(course.told.find("a call failed on rank 2 by the data it has there") == std::string::npos,
+                rank == 2)
+          << course.told;
+    }
+  });
+}
+
+TEST(RefusedValues, OfTargetsThatOneRankHasEndTheStepOfEveryRankWhereClassesAreSplit) {
+  on_ranks(4, [](int) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
+    const torch::Tensor logits = mt::distribute_tensor(numbers({4, 4}), mesh, {Shard(0), Shard(1)});
+    const auto targets = [&](int64_t last) {
+      return mt::distribute_tensor(torch::tensor({int64_t{0}, int64_t{1}, int64_t{2}, last}), mesh,
+                                   {Shard(0), Replicate()});
+    };
+    const auto loss = [&](int step) {
+      const mt::loss_parallel scope;
+      torch::nn::functional::cross_entropy(logits, targets(step == 1 ? 4 : 3));
+    };
+    EXPECT_EQ(run_steps(3, loss, sum_over_all).sums, (Numbers{4, -1, 400}));
+  });
+}
+
+TEST(RefusedValues, ThatOneRankHasAreOneKindOfErrorInTheSameWords) {
+  on_ranks(3, [](int rank) {
+    const torch::Tensor table = mt::distribute_tensor(numbers({4, 2}), line(3), {Replicate()});
+    const torch::Tensor ids = mt::distribute_tensor(torch::tensor({0, 9, 0}), line(3), {Shard(0)});
+    const Course course = run_steps(1, [&](int) { torch::embedding(table, ids); }, sum_over_all);
+    EXPECT_TRUE(course.is_index_error) << course.told;
+    EXPECT_NE(course.told.find("index out of range in self"), std::string::npos) << course.told;
+    if (rank == 1) return;
+    EXPECT_NE(course.told.find("aten::embedding: "), std::string::npos) << course.told;
+    EXPECT_NE(course.told.find("\n  do: "), std::string::npos) << course.told;
+  });
+}
+
+TEST(RefusedValues, ThatSeveralRanksHaveAreTheErrorOfEach) {
+  on_ranks(3, [](int rank) {
+    const torch::Tensor table = mt::distribute_tensor(numbers({4, 2}), line(3), {Replicate()});
+    const torch::Tensor bad = mt::distribute_tensor(torch::tensor({9, 0, 9}), line(3), {Shard(0)});
+    const torch::Tensor all_bad = mt::distribute_tensor(torch::tensor({9, 9, 9}), line(3), {Shard(0)});
+    const auto look_up = [&](int step) {
+      if (step % 2 == 0) torch::embedding(table, step % 4 == 0 ? bad : all_bad);
+    };
+    const Course course = run_steps(6, look_up, sum_over_all);
+    EXPECT_EQ(course.sums, (Numbers{-1, 30, -1, 3000, -1, 300000})) << "rank " << rank;
+  });
+}
+
+// Ranks that share no group with the one at fault hear of it from those who do, in whatever order they meet.
+TEST(RefusedValues, ThatOneRankHasAreToldAlongEveryAxis) {
+  on_ranks(4, [](int) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
+    for (const std::vector<std::string>& order :
+         std::vector<std::vector<std::string>>{{"dp", "tp"}, {"tp", "dp"}}) {
+      for (int guilty = 0; guilty < 4; ++guilty) {
+        const torch::Tensor table = mt::distribute_tensor(numbers({4, 2}), mesh, {Replicate(), Replicate()});
+        const auto ids_with_bad_one_on = [&](int rank) {
+          torch::Tensor ids = torch::zeros({2, 2}, torch::kLong);
+          if (rank >= 0) ids[rank / 2][rank % 2] = 4;
+          return mt::distribute_tensor(ids, mesh, {Shard(0), Shard(1)});
+        };
+        const std::vector<torch::Tensor> batches{ids_with_bad_one_on(-1), ids_with_bad_one_on(guilty),
+                                                 ids_with_bad_one_on(guilty), ids_with_bad_one_on(3 - guilty),
+                                                 ids_with_bad_one_on(-1)};
+        const auto along_both = [&](torch::Tensor t) {
+          for (const std::string& axis : order)
+            t = mt::wait_tensor(mt::all_reduce(t, "sum", mesh.get_group(axis)));
+          return t;
+        };
+        const auto look_up = [&](int step) {
+          torch::embedding(table, batches[static_cast<std::size_t>(step)]);
+        };
+        const Course course = run_steps(5, look_up, along_both);
+        EXPECT_EQ(course.sums, (Numbers{4, -1, -1, -1, 40000})) << order[0] << " first, rank " << guilty;
+      }
+    }
+  });
+}
+
+TEST(RefusedValues, ThatOneRankHasAreNoMatterOfRanksOutsideTheMesh) {
+  on_ranks(3, [](int rank) {
+    const mt::DeviceMesh mesh(torch::kCPU, std::vector<int64_t>{0, 1});
+    const torch::Tensor table = mt::distribute_tensor(numbers({4, 2}), mesh, {Replicate()});
+    const torch::Tensor bad = mt::distribute_tensor(torch::tensor({0, 9}), mesh, {Shard(0)});
+    const auto within_mesh = [&](const torch::Tensor& t) {
+      return rank == 2 ? t : mt::wait_tensor(mt::all_reduce(t, "sum", mesh.get_group()));
+    };
+    const auto look_up = [&](int step) {
+      if (step == 0) torch::embedding(table, bad);
+    };
+    const Course course = run_steps(2, look_up, within_mesh);
+    EXPECT_EQ(course.sums, (rank == 2 ? Numbers{1, 10} : Numbers{-1, 20}));
+    EXPECT_EQ(sum_over_all(torch::ones({1})).item<double>(), 3);
+  });
+}
+
+// What was declared in a step that ended is not compared with the next.
+TEST(RefusedValues, ThatOneRankHasLeaveNothingToDisagreeOn) {
+  on_ranks(2, [](int rank) {
+    const torch::Tensor table = on_two_ranks(numbers({4, 2}), Replicate());
+    const torch::Tensor bad = on_two_ranks(torch::tensor({0, 9}), Shard(0));
+    const auto call = [&](int step) {
+      mt::DTensor::from_local(torch::ones({2, step + 1}), line(2), {Shard(0)});
+      if (step == 1) torch::embedding(table, bad);
+      mt::DTensor::from_local(torch::ones({3, step + 1}), line(2), {Shard(0)});
+    };
+    EXPECT_EQ(run_steps(3, call, sum_over_all).sums, (Numbers{2, -1, 200})) << "rank " << rank;
+  });
+}
+
+TEST(RefusedValues, ThatOneRankHasEndThreadRanksByTheErrorOfThatRank) {
+  const auto body = [](int) {
+    const torch::Tensor table = mt::distribute_tensor(numbers({4, 2}), line(3), {Replicate()});
+    const torch::Tensor bad = mt::distribute_tensor(torch::tensor({0, 9, 0}), line(3), {Shard(0)});
+    torch::embedding(table, bad);
+    mt::barrier();
+  };
+  if (ranks_are_processes()) GTEST_SKIP() << "starts ranks of its own";
+  for (int repeat = 0; repeat < 10; ++repeat) {
+    try {
+      mt::spawn(3, body);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const mt::RankError& error) {
+      EXPECT_EQ(error.rank(), 1) << error.what();
+    }
+  }
+}
+
 TEST(RefusedValues, IntegersThatTheTypeDoesNotHold) {
   on_ranks(2, [](int) {
     const mt::DeviceMesh mesh = line(2);

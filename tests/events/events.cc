@@ -192,6 +192,19 @@ struct TwoSumsImpl : torch::nn::Module {
 };
 MESHTORCH_MODULE(TwoSums);
 
+// The guilty rank goes on after its error.
+const Events& calls_on_own_data() {
+  static const Events events{{"ids of one rank", [](bool g) {
+                                const auto table =
+                                    mt::DTensor::from_local(torch::ones({4, 2}), line(), {mt::Replicate()});
+                                const auto ids = mt::DTensor::from_local(
+                                    torch::full({2}, g ? 9 : 0, torch::kLong), line(), {mt::Shard(0)});
+                                const std::string told = thrown_by([&] { torch::embedding(table, ids); });
+                                TORCH_CHECK(told.empty() != g, "the wrong rank failed: ", told);
+                              }}};
+  return events;
+}
+
 // Equal calls, which only the modules around them tell apart: the level `full` compares those.
 const Events& calls_in_modules() {
   static const Events events{{"modules in another order", [](bool g) { TwoSums()(torch::ones({4}), g); }}};
@@ -391,6 +404,18 @@ std::string play_disagreement(const std::string& event, int rank) {
 std::string play_silent_disagreement(const std::string& event, int rank) {
   return thrown_by([&] {
     find(silent_calls(), event)(rank == kGuilty);
+    wait(mt::all_reduce(torch::ones({4}), "sum", {}));
+  });
+}
+
+const std::vector<std::string>& disagreements_of_data() {
+  static const std::vector<std::string> names = names_of(calls_on_own_data());
+  return names;
+}
+
+std::string play_disagreement_of_data(const std::string& event, int rank) {
+  return thrown_by([&] {
+    find(calls_on_own_data(), event)(rank == kGuilty);
     wait(mt::all_reduce(torch::ones({4}), "sum", {}));
   });
 }

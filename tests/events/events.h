@@ -20,6 +20,10 @@ std::string play_disagreement(const std::string& event, int rank);
 // The same of calls that send nothing, and of the next collective.
 const std::vector<std::string>& silent_disagreements();
 std::string play_silent_disagreement(const std::string& event, int rank);
+// The same of calls of operators that fail by the data of the guilty rank, on backends whose ranks meet later
+// than they call.
+const std::vector<std::string>& disagreements_of_data();
+std::string play_disagreement_of_data(const std::string& event, int rank);
 // The same of calls that only the modules they are in tell apart, in a world that compares in full.
 const std::vector<std::string>& disagreements_of_modules();
 std::string play_disagreement_of_modules(const std::string& event, int rank);

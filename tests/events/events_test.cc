@@ -176,10 +176,11 @@ const Matrix& matrix(const std::string& name) {
                               &play_disagreement_of_modules};
   static const Matrix places{"places' disagreements", disagreements_of_places(),
                              &play_disagreement_of_places};
-  for (const Matrix* known : {&loud, &silent, &modules}) {
+  static const Matrix data{"data's disagreements", disagreements_of_data(), &play_disagreement_of_data};
+  for (const Matrix* known : {&loud, &silent, &modules, &places}) {
     if (name == known->name) return *known;
   }
-  return places;
+  return data;
 }
 
 // One outcome for each event and rank.
@@ -294,6 +295,20 @@ TEST_P(Disagreements, OnThePlaceOfACallAreNotComparedByDefault) {
 INSTANTIATE_TEST_SUITE_P(Events, Disagreements,
                          ::testing::Values("threads", "shm", "gloo", "gloo_guilty_apart",
                                            "gloo_guilty_beside", "gloo_all_apart"),
+                         [](const auto& instance) { return instance.param; });
+
+class FailedCalls : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(FailedCalls, ByTheDataOfOneRankAreToldToEveryRankAtTheNextCollective) {
+  const Matrix& played = matrix("data's disagreements");
+  const std::vector<Outcomes> outcomes = play_on(played, GetParam());
+  expect_one_table(played, outcomes);
+  EXPECT_NE(outcomes[0][0].told.find("after aten::embedding: index out of range"), std::string::npos)
+      << outcomes[0][0].told;
+}
+
+INSTANTIATE_TEST_SUITE_P(Events, FailedCalls,
+                         ::testing::Values("gloo", "gloo_guilty_apart", "gloo_guilty_beside"),
                          [](const auto& instance) { return instance.param; });
 
 class Absences : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {};
