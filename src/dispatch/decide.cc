@@ -147,9 +147,9 @@ ResultPlan measured_plan(const Decision& decision, MeshImpl& mesh, std::size_t i
   if (!local.defined()) return plan;
   TORCH_CHECK_NOT_IMPLEMENTED(
       local.layout() == at::kStrided && !local.is_quantized() && !local.is_nested(),
-      "meshtorch: a result is ", local.is_nested() ? "nested" : local.is_quantized() ? "quantized" : "not strided",
-      ", and distributed tensors are dense\n  result ", index, ": ", local.scalar_type(), ", layout ",
-      local.layout(), "\n  do: call the operator on full_tensor() or to_local()");
+      "meshtorch: distributed tensors are dense, and a result is not\n  result ", index, ": ",
+      local.is_nested() ? "nested, " : "", local.scalar_type(), ", layout ", local.layout(),
+      "\n  do: call the operator on full_tensor() or to_local()");
   plan.sizes = local.sizes().vec();
   if (decision.bound) {
     const int r = result_of_tensor(*decision.bound, static_cast<int>(index));
