@@ -106,7 +106,7 @@ def whole(tensor):
 def tolerance_of(values):
     """What rounding explains in the least precise type of a call."""
     types = {t.dtype for t in tensors(values) if t.is_floating_point() or t.is_complex()}
-    return 1e-8 if types <= {torch.float64, torch.complex128} else 1e-4
+    return max((16 * torch.finfo(t).eps if torch.finfo(t).bits == 16 else 1e-4 for t in types - {torch.float64, torch.complex128}), default=1e-8)
 
 
 def difference(actual, expected, tolerance):
@@ -125,11 +125,12 @@ def difference(actual, expected, tolerance):
     return f"off by {(actual - expected).abs().max().item():.3g} of {scale:.3g}"
 
 
-def compare(op, sample, expected, expected_gradients, shape, seed):
+def compare(op, sample, expected, expected_gradients, shape, seed, in_inference_mode):
     def on_rank(_):
         layouts = Layouts(meshtorch.init_device_mesh("cpu", shape), seed)
         call = Call(op, sample, layouts.replace)
-        result = call()
+        with torch.inference_mode(in_inference_mode):
+            result = call()
         found = gradients(result, call.leaves(), lambda g, of: layouts.place(g) if isinstance(of, DTensor) else g)
         pairs = [("result", whole(a), e) for a, e in zip(tensors(result), expected, strict=True)]
         pairs += [("gradient", a if a is None else whole(a), e) for a, e in zip(found, expected_gradients, strict=True)]
@@ -145,11 +146,12 @@ def compare(op, sample, expected, expected_gradients, shape, seed):
     meshtorch.spawn(ranks, on_rank, timeout=60)
 
 
-def plain_run(op, sample):
+def plain_run(op, sample, in_inference_mode):
     """Results and gradients, or nothing where the plain call fails or gives what is no dense tensor."""
     try:
         call = Call(op, sample, leaf)
-        result = call()
+        with torch.inference_mode(in_inference_mode):
+            result = call()
         found = gradients(result, call.leaves())
     except Exception:
         return None
@@ -159,11 +161,13 @@ def plain_run(op, sample):
     return expected, [t if t is None else t.detach() for t in found]
 
 
-def samples_of(op, count, seed):
+def samples_of(op, count, seed, dtype):
     types = [t for t in (torch.float64, torch.float32, torch.int64, torch.bool) if t in op.dtypes] or list(op.dtypes)
+    if dtype is not None:
+        types = [dtype] if dtype in op.dtypes else []
     if not types:
         return []
-    has_gradient = types[0].is_floating_point and op.supports_autograd
+    has_gradient = op.supports_autograd and types[0] in op.backward_dtypes and (types[0].is_floating_point or types[0].is_complex)
     torch.manual_seed(seed)
     drawn = list(op.sample_inputs("cpu", types[0], requires_grad=has_gradient))
     random.Random(f"{seed} {op.full_name}").shuffle(drawn)
@@ -175,6 +179,8 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--samples", type=int, default=4, help="calls of each operator, at most")
     parser.add_argument("--mesh", type=int, nargs="+", default=[3], help="sizes of its axes")
+    parser.add_argument("--dtype", type=lambda name: getattr(torch, name), help="of samples, as bfloat16; by default float64, or what is taken instead")
+    parser.add_argument("--inference", action="store_true", help="call in inference mode, without gradients")
     parser.add_argument("--only", default="", help="operators whose names contain this")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
@@ -184,12 +190,12 @@ def main():
     for op in op_db:
         if op.name in DRAWN or op.name in REFUSED or options.only not in op.full_name:
             continue
-        for number, sample in enumerate(samples_of(op, options.samples, options.seed)):
-            expected = plain_run(op, sample)
+        for number, sample in enumerate(samples_of(op, options.samples, options.seed, options.dtype)):
+            expected = plain_run(op, sample, options.inference)
             if expected is None:
                 continue
             try:
-                compare(op, sample, *expected, options.mesh, f"{options.seed} {op.full_name} {number}")
+                compare(op, sample, *expected, options.mesh, f"{options.seed} {op.full_name} {number}", options.inference)
                 right += 1
             except Exception as error:
                 failed += 1

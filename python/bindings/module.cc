@@ -25,13 +25,22 @@ bool says_unknown(const py::error_already_set& raised) {
          kind == "UnsupportedOperatorException";
 }
 
+// Shape functions assert where the operator itself raises a RuntimeError.
+void raise_as_operator(const py::error_already_set& raised) {
+  TORCH_CHECK(!raised.matches(PyExc_AssertionError), py::str(raised.value()).cast<std::string>());
+}
+
 bool tells_wrong_call(const std::exception& error, bool forgive) {
   const py::gil_scoped_acquire lock;
-  if (const auto* raised = dynamic_cast<const py::error_already_set*>(&error))
-    return !forgive && !says_unknown(*raised);
+  if (const auto* raised = dynamic_cast<const py::error_already_set*>(&error)) {
+    if (forgive || says_unknown(*raised)) return false;
+    raise_as_operator(*raised);
+    return true;
+  }
   if (PyErr_Occurred() == nullptr) return false;
   py::error_already_set raised;  // takes it out of the thread's state, where torch leaves it
   if (forgive || says_unknown(raised)) return false;
+  raise_as_operator(raised);
   raised.restore();
   return true;
 }

@@ -47,7 +47,7 @@ void adopt_world(const std::string& backend, int rank, int size, int local_rank)
   set_process_rank(std::make_shared<RankContext>(std::move(world)));
 }
 
-// Python made its object for the default generator before ranks were threads; it is to stand for theirs too.
+// Python made its object for the default generator before there were ranks; it is to stand for theirs.
 void share_python_generator() {
   share_default_generator();
   const py::object object = py::module_::import("torch").attr("default_generator");
@@ -68,7 +68,6 @@ std::optional<Agreement> level_of(const std::optional<std::string>& name, const 
 void spawn_ranks(int world_size, const py::function& fn, double timeout, int intra_op_threads,
                  const std::optional<std::string>& agreement) {
   const SpawnOptions options{timeout_of(timeout, "spawn"), intra_op_threads, level_of(agreement, "spawn")};
-  share_python_generator();
   std::exception_ptr cause;
   {
     const py::gil_scoped_release no_lock;
@@ -173,6 +172,7 @@ Group to_group(const py::handle& group) {
 
 void bind_worlds(py::module_& m) {
   set_place_in_program(&place_in_python);
+  share_python_generator();
   py::class_<Group>(m, "Group", "A group of ranks that meshtorch made.")
       .def("rank", &Group::rank)
       .def("size", &Group::size)

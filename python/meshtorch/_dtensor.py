@@ -156,6 +156,11 @@ def _new_tensor(tensor, data, *, dtype=None, device=None, requires_grad=False):
     return value.detach().clone().requires_grad_(requires_grad)
 
 
+def _new(tensor, *args, **kwargs):
+    """The older form of new_empty and new_tensor, likewise plain."""
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).new(*args, **kwargs)
+
+
 def install():
     """Gives torch.Tensor the attributes of distributed tensors, and its own methods that read data the means to."""
     for name, function in _METHODS.items():
@@ -170,3 +175,4 @@ def install():
     _replace_for_distributed("tolist", lambda self: self.detach().full_tensor().tolist())
     _replace_for_distributed("numpy", lambda self, **options: self.full_tensor().numpy(**options))
     _replace_for_distributed("new_tensor", _new_tensor)
+    _replace_for_distributed("new", _new)

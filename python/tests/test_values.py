@@ -208,3 +208,63 @@ def rows_that_others_hold(w):
 
 def test_masked_rows_are_a_pending_sum(ranks):
     ranks(rows_that_others_hold)
+
+
+def numbers_without_dims(w):
+    x = distribute_tensor(torch.tensor(2.5), w.mesh(), [Replicate()])
+    for dim in (0, -1):
+        for reduce in (torch.var, torch.std, torch.mean, torch.sum):
+            w.same(reduce(x, dim=dim).full_tensor(), reduce(torch.tensor(2.5), dim=dim), equal_nan=True)
+        for reduce in (torch.var_mean, torch.std_mean):
+            for found, expected in zip(reduce(x, dim=dim), reduce(torch.tensor(2.5), dim=dim)):
+                w.same(found.full_tensor(), expected, equal_nan=True)
+    with pytest.raises(IndexError):
+        torch.var(x, dim=1)
+
+
+def test_numbers_are_reduced_along_their_dim_zero(ranks):
+    ranks(numbers_without_dims)
+
+
+def products_of_complex_numbers(w):
+    x = torch.complex(torch.linspace(0.5, 1, 15), torch.linspace(-1, 1, 15)).view(5, 3)
+    for placement in (Replicate(), Shard(0), Shard(1)):
+        d = distribute_tensor(x, w.mesh(), [placement])
+        w.same(d.prod().full_tensor(), x.prod())
+        w.same(d.prod(0).full_tensor(), x.prod(0))
+        w.same(d.real.prod(dtype=torch.complex64).full_tensor(), x.real.prod(dtype=torch.complex64))
+
+
+def test_products_of_complex_numbers(ranks):
+    ranks(products_of_complex_numbers)
+
+
+def what_is_not_defined(w):
+    empty = distribute_tensor(torch.ones(0, 4), w.mesh(), [Shard(0)])
+    x = distribute_tensor(torch.ones(8, 4), w.mesh(), [Shard(0)])
+    for wrong in (lambda: torch.linalg.vector_norm(empty, -1), lambda: empty.norm(float("inf")), lambda: torch.linalg.det(x[0])):
+        with pytest.raises(RuntimeError):
+            wrong()
+    for refused in (
+        x.to_sparse,
+        x.to_sparse_csr,
+        x.to_mkldnn,
+        lambda: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
+        lambda: x.clone().set_(torch.ones(3).untyped_storage()),
+    ):
+        with pytest.raises(NotImplementedError, match="meshtorch: .*\n.*\n? *do: "):
+            refused()
+
+
+def test_what_is_not_defined_is_refused(ranks):
+    ranks(what_is_not_defined)
+
+
+def older_constructors(w):
+    x = distribute_tensor(torch.ones(4, 3, dtype=torch.float64), w.mesh(), [Shard(0)])
+    assert x.new(2, 3).shape == (2, 3) and x.new().dtype == torch.float64
+    assert x.new([1, 2]).tolist() == [1, 2]
+
+
+def test_new_makes_a_plain_tensor(ranks):
+    ranks(older_constructors)

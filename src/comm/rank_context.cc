@@ -125,6 +125,7 @@ void set_thread_rank(std::shared_ptr<RankContext> context) {
 }
 
 void set_process_rank(std::shared_ptr<RankContext> context) {
+  if (context) share_default_generator();
   std::shared_ptr<RankContext> old;
   {
     const std::scoped_lock lock(process_mutex());

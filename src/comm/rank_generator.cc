@@ -1,5 +1,6 @@
 // A default generator for each rank that is a thread: operators without a generator get the rank's as an
-// argument, and LibTorch's one default generator passes seeds and states on to it.
+// argument, and LibTorch's one default generator passes seeds and states on to it. Its state also says where
+// the random numbers of distributed tensors stand.
 #include "comm/rank_generator.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -7,6 +8,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 
 #include "comm/key.h"
@@ -20,6 +22,42 @@ c10::GeneratorImpl* generator_of_rank() {
   const auto rank = current_rank_or_null();
   return rank && rank->plain_generator().defined() ? rank->plain_generator().unsafeGetGeneratorImpl()
                                                    : nullptr;
+}
+
+// Where the distributed numbers stand, inside a state of LibTorch's generator: in two fields of 8 bytes that
+// it has kept for old files since version 1.5 and writes as zeros. So a state has the size that it has
+// everywhere, and one that was made elsewhere says nothing of them.
+constexpr std::size_t kStateBytes = 5056, kSeedAt = 5016, kNextNumberAt = 5032;
+
+RandomSource& distributed_numbers() {
+  const auto rank = current_rank_or_null();
+  return rank ? rank->random() : starting_random();
+}
+
+std::uint8_t* bytes_of(const c10::TensorImpl& state) {
+  const bool is_known = state.numel() == static_cast<std::int64_t>(kStateBytes) &&
+                        state.dtype() == caffe2::TypeMeta::Make<std::uint8_t>() && state.is_contiguous();
+  return is_known ? static_cast<std::uint8_t*>(const_cast<void*>(state.data())) : nullptr;
+}
+
+void note_distributed_numbers(const c10::TensorImpl& state) {
+  std::uint8_t* bytes = bytes_of(state);
+  TORCH_INTERNAL_ASSERT(bytes != nullptr, "the state of LibTorch's generator has ", state.numel(), " bytes");
+  const RandomCall next = distributed_numbers().peek();
+  const std::uint64_t number = next.number + 1;  // 0: nothing is noted
+  std::memcpy(bytes + kSeedAt, &next.seed, sizeof next.seed);
+  std::memcpy(bytes + kNextNumberAt, &number, sizeof number);
+}
+
+void restore_distributed_numbers(const c10::TensorImpl& state) {
+  const std::uint8_t* bytes = bytes_of(state);
+  if (bytes == nullptr) return;
+  RandomCall next{};
+  std::memcpy(&next.seed, bytes + kSeedAt, sizeof next.seed);
+  std::memcpy(&next.number, bytes + kNextNumberAt, sizeof next.number);
+  if (next.number == 0) return;
+  --next.number;
+  distributed_numbers().set(next);
 }
 
 // What is not virtual draws from the process's own numbers, as in LibTorch: operators come here with the
@@ -55,19 +93,25 @@ class SharedDefaultGenerator final : public at::CPUGeneratorImpl {
     } else {
       CPUGeneratorImpl::set_state(state);
     }
+    restore_distributed_numbers(state);
   }
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
+    auto state = plain_state();
+    note_distributed_numbers(*state);
+    return state;
+  }
+
+ private:
+  c10::intrusive_ptr<c10::TensorImpl> plain_state() const {
     if (auto* mine = generator_of_rank()) {
       const std::scoped_lock lock(mine->mutex_);
       return mine->get_state();
     }
     return CPUGeneratorImpl::get_state();
   }
-
- private:
   at::CPUGeneratorImpl* clone_impl() const override {
     auto* copy = new at::CPUGeneratorImpl();
-    const auto state = get_state();
+    const auto state = plain_state();
     copy->set_state(*state);
     return copy;
   }

@@ -1,4 +1,5 @@
-// Plain random numbers on ranks that are threads: each has a default generator of its own, as a process has.
+// LibTorch's default generator on ranks: those that are threads have one of their own each, as a process has,
+// and its state also says where the numbers of distributed tensors stand.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -8,7 +9,9 @@
 namespace meshtorch::internal {
 
 // From the first call on, LibTorch's default CPU generator stands for that of the calling rank, where the
-// rank is a thread, and for that of the process everywhere else: seeds and states go there.
+// rank is a thread, and for that of the process everywhere else: seeds and states go there. Its states hold
+// those of distributed tensors too (RngState), so that whoever restores one, as checkpointing does, restores
+// both.
 MESHTORCH_FOR_PYTHON void share_default_generator();
 
 // Makes plain random operators of the calling thread draw from its rank's generator, or no more.

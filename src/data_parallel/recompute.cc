@@ -7,7 +7,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "autograd/differentiable.h"
-#include "meshtorch/random.h"
 
 namespace meshtorch {
 using namespace internal;
@@ -15,15 +14,13 @@ namespace {
 
 // What a second run must find as the first did: random numbers, plain and distributed, and autocast.
 struct Surroundings {
-  RngState random = get_rng_state();
   at::Generator generator = at::detail::getDefaultCPUGenerator();
-  at::Tensor plain_random = generator.get_state();
+  at::Tensor random = generator.get_state();
   bool is_autocast = at::autocast::is_autocast_enabled(at::kCPU);
   at::ScalarType autocast_type = at::autocast::get_autocast_dtype(at::kCPU);
 
   void enter() const {
-    set_rng_state(random);
-    at::Generator(generator).set_state(plain_random);
+    at::Generator(generator).set_state(random);
     at::autocast::set_autocast_enabled(at::kCPU, is_autocast);
     at::autocast::set_autocast_dtype(at::kCPU, autocast_type);
   }

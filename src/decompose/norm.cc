@@ -16,6 +16,11 @@ namespace {
 // The norm of each line along `dim`.
 at::Tensor vector_norm(const at::Tensor& self, const at::Scalar& ord, at::OptionalIntArrayRef dim,
                        bool keepdim, std::optional<at::ScalarType> dtype) {
+  // What is not defined without elements, in LibTorch's words.
+  if (self.numel() == 0) {
+    const at::Tensor shape = at::empty(self.sizes(), self.options().device(at::kMeta));
+    at::linalg_vector_norm(shape, ord, dim, keepdim, dtype);
+  }
   const double order = ord.toDouble();
   const std::vector<std::int64_t> dims = reduced_dims(self, dim);
   at::Tensor x = dtype ? self.to(*dtype) : self;

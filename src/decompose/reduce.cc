@@ -7,6 +7,8 @@
 #include <ATen/ops/std_ops.h>
 #include <ATen/ops/var_ops.h>
 
+#include <c10/core/WrapDimMinimal.h>
+
 #include <numeric>
 
 #include "decompose/by_rule.h"
@@ -22,7 +24,8 @@
 namespace meshtorch::internal {
 
 std::vector<std::int64_t> reduced_dims(const at::Tensor& self, at::OptionalIntArrayRef given) {
-  if (given && !given->empty()) return given->vec();
+  if (given && !given->empty() && self.dim() > 0) return given->vec();
+  for (const std::int64_t dim : given.value_or(at::IntArrayRef())) c10::maybe_wrap_dim(dim, self.dim());
   std::vector<std::int64_t> all(static_cast<std::size_t>(self.dim()));
   std::iota(all.begin(), all.end(), 0);
   return all;

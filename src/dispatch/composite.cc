@@ -60,10 +60,21 @@ c10::DispatchKeySet below_composite(c10::DispatchKeySet keys) {
   return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
 }
 
+// In inference mode nothing of autograd is left to decompose the operator. The dispatcher passes by the keys
+// that an operator falls through when it is called, but not when a decomposition sends it on.
+bool is_past_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet below) {
+  const Fate& fate = operator_info(op).fate;
+  return fate.kind == Fate::Kind::composite && fate.decomposition != nullptr &&
+         below.highestFunctionalityKey() <= c10::DispatchKey::ADInplaceOrView;
+}
+
 // Goes on to what the operator does without meshtorch, remembering that it is under way.
 void decompose(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const InsideComposite inside;
-  op.redispatchBoxed(below_composite(keys), stack);
+  const c10::DispatchKeySet below = below_composite(keys);
+  if (is_past_autograd(op, below))
+    return op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
+  op.redispatchBoxed(below, stack);
 }
 
 // Decomposes the operator. False if its parts look into memory, or copy distributed tensors into a plain one,

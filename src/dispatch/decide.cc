@@ -9,6 +9,7 @@
 #include "dispatch/foreign_error.h"
 #include "dispatch/handler.h"
 #include "local/kernel_operand.h"
+#include "operator/corrections.h"
 #include "operator/rule_call.h"
 #include "operator/situation.h"
 #include "rules/own_rules.h"
@@ -59,7 +60,9 @@ class Decider {
       if (is_wrong_call(error, /*forgive=*/info_.rule == nullptr)) throw;
       return {};
     }
-    return tensors_in(stack);
+    std::vector<at::Tensor> shapes = tensors_in(stack);
+    if (has_types_by_device(info_.name)) std::fill(shapes.begin() + 1, shapes.end(), at::Tensor());
+    return shapes;
   }
 
   // False if the rule would give a result another shape than LibTorch does: some kernels broadcast what the
@@ -142,6 +145,11 @@ ResultPlan measured_plan(const Decision& decision, MeshImpl& mesh, std::size_t i
                          const at::Tensor& local) {
   ResultPlan plan{mesh.replicated(), {}, {}, true};
   if (!local.defined()) return plan;
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      local.layout() == at::kStrided && !local.is_quantized() && !local.is_nested(),
+      "meshtorch: distributed tensors are dense, and a result is not\n  result ", index, ": ",
+      local.is_nested() ? "nested, " : "", local.scalar_type(), ", layout ", local.layout(),
+      "\n  do: call the operator on full_tensor() or to_local()");
   plan.sizes = local.sizes().vec();
   if (decision.bound) {
     const int r = result_of_tensor(*decision.bound, static_cast<int>(index));

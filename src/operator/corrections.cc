@@ -50,11 +50,16 @@ constexpr NamedArgument kFormOnly[] = {
 // Recurrent networks: the modules make zeros where the user gives no state.
 constexpr NamedArgument kZerosOfModules[] = {
     {"lstm.input", "hx"},     {"lstm.data", "hx"},     {"gru.input", "hx"},      {"gru.data", "hx"},
-    {"rnn_tanh.input", "hx"}, {"rnn_tanh.data", "hx"}, {"rnn_relu.input", "hx"}, {"rnn_relu.data", "hx"}};
+    {"rnn_tanh.input", "hx"}, {"rnn_tanh.data", "hx"}, {"rnn_relu.input", "hx"}, {"rnn_relu.data", "hx"},
+    {"lstm_cell", "hx"},      {"gru_cell", "hx"},      {"rnn_tanh_cell", "hx"},  {"rnn_relu_cell", "hx"}};
 
 // Bags of equal size: the functions of LibTorch count where each begins.
 constexpr NamedArgument kCountedByFunctions[] = {{"embedding_bag", "offsets"},
                                                  {"embedding_bag.padding_idx", "offsets"}};
+
+// Statistics that the CPU gives in the type of the input; LibTorch's shape functions in Python, in that of a
+// GPU.
+constexpr std::string_view kTypedByDevice[] = {"native_layer_norm", "native_batch_norm"};
 
 bool is_named(std::span<const NamedArgument> arguments, std::string_view op, std::string_view argument) {
   return std::ranges::any_of(arguments,
@@ -84,6 +89,10 @@ bool is_counted_by_functions(std::string_view op, std::string_view argument) {
 
 bool has_plain_zero_gradient(std::string_view op) {
   return std::ranges::find(kPlainZeros, op) != std::end(kPlainZeros);
+}
+
+bool has_types_by_device(std::string_view op) {
+  return std::ranges::find(kTypedByDevice, op) != std::end(kTypedByDevice);
 }
 
 bool is_view_anyway(std::string_view op) { return op == "_unsafe_view"; }

@@ -30,6 +30,9 @@ bool is_zero_by_modules(std::string_view op, std::string_view argument);
 // LibTorch's functions pass plain numbers there that follow from shapes: 0, s, 2 s, and so on.
 bool is_counted_by_functions(std::string_view op, std::string_view argument);
 
+// The types of the results after the first are those of a device, which a run on shapes alone does not know.
+bool has_types_by_device(std::string_view op);
+
 // The result shares the memory of the argument in all but the schema: composite operators write through it.
 bool is_view_anyway(std::string_view op);
 

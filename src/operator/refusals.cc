@@ -20,6 +20,8 @@ struct Refusal {
 const Refusal kRefusals[] = {
     {"as_strided_", kAddressesMemory},
     {"resize_", kAddressesMemory},
+    {"set_", kAddressesMemory},
+    {"set_.*", kAddressesMemory},
     {"c10d::*", kIsACollective},
 };
 

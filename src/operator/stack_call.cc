@@ -77,4 +77,6 @@ bool StackCall::is_nonzero_number(std::string_view argument) const {
   return known_number(value(argument)) == KnownNumber::nonzero;
 }
 
+bool StackCall::is_complex(std::string_view tensor) const { return value(tensor).toTensor().is_complex(); }
+
 }  // namespace meshtorch::internal

@@ -23,6 +23,7 @@ class StackCall : public OpCall {
   std::vector<std::int64_t> integers(std::string_view argument) const override;
   std::vector<Index> indices(std::string_view tensor_list) const override;
   bool is_nonzero_number(std::string_view argument) const override;
+  bool is_complex(std::string_view tensor) const override;
 
   std::size_t index(std::string_view argument) const;
   const OperatorInfo& info() const { return info_; }

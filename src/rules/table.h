@@ -38,6 +38,7 @@ class OpCall {
   virtual std::vector<Index> indices(std::string_view /*tensor_list*/) const { return {}; }
   // False for zero, and for a tensor: its values are not looked at.
   virtual bool is_nonzero_number(std::string_view /*argument*/) const { return false; }
+  virtual bool is_complex(std::string_view /*tensor*/) const { return false; }
 };
 
 // What changes when an operator runs on shards instead of whole tensors.

@@ -88,6 +88,14 @@ bool sums_as_it_is(const OpCall& call) {
   return (dtype >= kHalf && dtype <= kComplexDouble) || dtype == kBFloat16;
 }
 
+// No backend multiplies complex numbers.
+bool multiplies_complex(const OpCall& call) {
+  constexpr std::int64_t kComplexHalf = 8, kComplexDouble = 10;
+  if (!call.has("dtype")) return call.is_complex("self");
+  const std::int64_t dtype = call.integer("dtype");
+  return dtype >= kComplexHalf && dtype <= kComplexDouble;
+}
+
 // ---- reductions that the mesh can finish ----
 
 void add_parted(RuleTable& ops) {
@@ -101,7 +109,8 @@ void add_parted(RuleTable& ops) {
     return along(listed_dims(call), {.then = kept(call), .whole = false});
   });
   ops.choose("prod.dim_int", [](const OpCall& call) {
-    return along(one_dim(call), {.then = kept(call), .whole = false, .op = ReduceOp::product});
+    return along(one_dim(call),
+                 {.then = kept(call), .whole = multiplies_complex(call), .op = ReduceOp::product});
   });
   ops.choose("count_nonzero", [](const OpCall& call) {
     return along(call.has("dim") ? one_dim(call) : all_dims(call.shape("self")), {.whole = false});
@@ -115,7 +124,10 @@ void add_parted(RuleTable& ops) {
   ops.add("_foreach_powsum.Scalar", "a..[] -> []");
 
   ops.add("histc", "a.. -> _");  // between the limits that decompose/reduce.cc sees to
-  ops.add("prod", "a.. ->").reduce(ReduceOp::product);
+  ops.choose("prod", [](const OpCall& call) {
+    return along(all_dims(call.shape("self")),
+                 {.whole = multiplies_complex(call), .op = ReduceOp::product});
+  });
   // What is pending by the operator's own reduction stays so.
   ops.add("max", "a.. ->").reduce(ReduceOp::max).keeps({{ReduceOp::max, ReduceOp::max}});
   ops.add("min", "a.. ->").reduce(ReduceOp::min).keeps({{ReduceOp::min, ReduceOp::min}});
