@@ -2,11 +2,11 @@
 #include "comm/last_words.h"
 
 #include <c10/util/Exception.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <mutex>
 
 #include "comm/backend_traits.h"

@@ -141,8 +141,8 @@ void ThreadWorld::tell_failure(int rank, const FailedCall& failed, std::chrono::
         concerned.push_back({ranks, *memory, static_cast<int>(member - ranks.begin())});
     }
   }
-  for (const auto& [ranks, memory, member] : concerned)
-    wait_until_all_know(memory, member, timeout, [&] { return !obstacle(ranks).empty(); }, rank);
+  for (const Membership& own : concerned)
+    wait_until_all_know(own.memory, own.member, timeout, [&] { return !obstacle(own.ranks).empty(); }, rank);
   declarations(rank)->forget(failed.concerned);
   const std::scoped_lock lock(mutex_);
   heard_of_[static_cast<std::size_t>(rank)] = failed.rank == rank ? -1 : failed.rank;
