@@ -42,8 +42,7 @@ std::string module_of_call() {
 
 const char* to_string(CallKind kind) { return kKindNames.at(static_cast<std::size_t>(kind)); }
 
-GroupCall::GroupCall(CallKind kind)
-    : kind_(kind), place_(has_place(kind) ? CallPlace::here() : nullptr) {
+GroupCall::GroupCall(CallKind kind) : kind_(kind), place_(has_place(kind) ? CallPlace::here() : nullptr) {
   hash_.add(static_cast<std::uint64_t>(kind));
   for (const CallOrigin* origin = CallOrigin::current(); origin != nullptr; origin = next_of(*origin))
     hash_.add(origin->name());

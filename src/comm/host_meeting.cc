@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/meeting_bell.h"
 #include "comm/watched_store.h"
 
 namespace meshtorch::internal {

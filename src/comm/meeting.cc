@@ -2,21 +2,18 @@
 #include "comm/meeting.h"
 
 #include <c10/util/Exception.h>
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <thread>
 #include <type_traits>
 #include <utility>
 
 #include "comm/blocking.h"
 #include "comm/fault_lab.h"
+#include "comm/meeting_bell.h"
 #include "comm/waits.h"
 
 namespace meshtorch::internal {
@@ -30,10 +27,7 @@ constexpr std::chrono::nanoseconds kLongestWatch = std::chrono::microseconds(200
 constexpr std::chrono::nanoseconds kShortestWatch = std::chrono::microseconds(5);
 constexpr int kYields = 16;
 constexpr std::size_t kOriginWords = std::extent_v<decltype(MeetingSlot::origin)>;
-// Sleepers look so often whether a process is gone without a word, and tell so often for whom they wait.
-constexpr milliseconds kLookout(100);
 
-std::uint64_t meeting_of(std::uint64_t gathering) { return gathering >> 16; }
 std::uint64_t come_to(std::uint64_t gathering) { return gathering & 0xFFFF; }
 
 void pause_briefly() {
@@ -42,11 +36,6 @@ void pause_briefly() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
-}
-
-void wait_for_bell(std::atomic<std::uint32_t>& bell, std::uint32_t heard, milliseconds limit) {
-  const std::timespec time{.tv_sec = limit.count() / 1000, .tv_nsec = limit.count() % 1000 * 1000000};
-  syscall(SYS_futex, &bell, FUTEX_WAIT, heard, &time, nullptr, 0);
 }
 
 int cores() {
@@ -79,36 +68,6 @@ std::string read_origin(const MeetingSlot& slot) {
 }
 
 }  // namespace
-
-void ring(MeetingMemory& memory) {
-  if (memory.sleepers.load() == 0) return;
-  memory.bell.fetch_add(1);
-  syscall(SYS_futex, &memory.bell, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
-}
-
-void wait_until_all_know(MeetingMemory& memory, int rank, milliseconds timeout,
-                         const std::function<bool()>& is_hindered, int thread_rank) {
-  const auto all_know = [&] {
-    for (int r = 0; r < static_cast<int>(memory.size); ++r) {
-      if (memory.slot(r).failures < memory.slot(rank).failures) return false;
-    }
-    return true;
-  };
-  if (all_know()) return;
-  const Blocking blocking;
-  const auto end = Clock::now() + timeout;
-  memory.sleepers.fetch_add(1);
-  for (;;) {
-    const std::uint32_t heard = memory.bell.load();
-    if (all_know() || is_hindered() || Clock::now() >= end) break;
-    if (FaultLab* lab = current_fault_lab(); lab != nullptr && thread_rank >= 0) {
-      lab->at(FaultPoint::waiting, thread_rank);
-    } else {
-      wait_for_bell(memory.bell, heard, kLookout);
-    }
-  }
-  memory.sleepers.fetch_sub(1);
-}
 
 GroupMeeting::GroupMeeting(MeetingMemory& memory, int rank, Company company)
     : memory_(memory),
@@ -153,58 +112,6 @@ void GroupMeeting::check_usable() const {
       memory_.is_broken.load(std::memory_order_relaxed) == 0,
       "meshtorch: a group cannot be used any more, since a rank gave up in the middle of a collective\n  ",
       describe(), "\n  do: call destroy_process_group() and init_process_group() on all ranks");
-}
-
-void GroupMeeting::attend_to_failures(milliseconds timeout) {
-  const std::uint64_t known = memory_.failures.load();
-  meeting_ = meeting_of(memory_.gathering.load());  // it cannot be held without this rank
-  const auto unheard = [this] { return failed_among(late_to_meeting()); };
-  const auto behind = [this] {
-    for (int r = 0; r < size(); ++r) {
-      if (memory_.slot(r).failures < memory_.slot(rank_).failures) return r;
-    }
-    return -1;
-  };
-  if (unheard() < 0 && behind() >= 0) {
-    const std::string missing = "heard that a call failed: " + memory_.slot(rank_).failure.read().words;
-    wait_until([&] { return behind() < 0 || unheard() >= 0; }, timeout,
-               [&] { return behind() < 0 ? rank_ : behind(); }, missing);
-  }
-  if (const int member = unheard(); member >= 0) hear(member, timeout);
-  if (failed_among(company_.world_ranks) < 0) failures_known_ = known;
-}
-
-int GroupMeeting::failed_among(const std::vector<int>& world_ranks) const {
-  const std::uint64_t mine = memory_.slot(rank_).failures;
-  for (int r = 0; r < size(); ++r) {
-    const bool is_asked =
-        std::find(world_ranks.begin(), world_ranks.end(), world_rank(r)) != world_ranks.end();
-    if (is_asked && memory_.slot(r).failures > mine) return r;
-  }
-  return -1;
-}
-
-void GroupMeeting::hear(int member, milliseconds timeout) {
-  const FailedCall failed = memory_.slot(member).failure.read();
-  if (company_.pass_on) company_.pass_on(failed, timeout);
-  note_failure(c10::str("a call failed on rank ", failed.rank, "\n  ", failed.words));
-  const std::string text =
-      c10::str("meshtorch: a call failed on rank ", failed.rank, " by the data it has there\n  ",
-               failed.words, "\n  found by rank ", world_rank(rank_), " at the next collective of ",
-               list_ranks(company_.world_ranks),
-               "\n  do: give right values to that call; every rank leaves what "
-               "it was doing by an error, and can go on");
-  switch (failed.kind) {
-    case FailedCall::Kind::index:
-      C10_THROW_ERROR(IndexError, text);
-    case FailedCall::Kind::value:
-      C10_THROW_ERROR(ValueError, text);
-    case FailedCall::Kind::not_implemented:
-      C10_THROW_ERROR(NotImplementedError, text);
-    case FailedCall::Kind::error:
-      break;
-  }
-  C10_THROW_ERROR(Error, text);
 }
 
 void GroupMeeting::meet(const GroupCall& call, bool have_all_come, milliseconds timeout) {

@@ -184,9 +184,6 @@ class GroupMeeting {
   bool has_told_ = false;             // of a wait
 };
 
-// Wakes those who sleep in a meeting, to look whether something has changed.
-void ring(MeetingMemory& memory);
-
 // Blocks until every member of a group knows of the failures that this one knows of: nobody is to hear of two
 // as of one. Ends also at the limit, or when `is_hindered` says that it can never be. `thread_rank` is this
 // rank in a world of threads, else -1.

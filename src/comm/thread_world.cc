@@ -13,6 +13,7 @@
 
 #include "comm/flight_record.h"
 #include "comm/meeting.h"
+#include "comm/meeting_bell.h"
 #include "comm/segment.h"
 #include "comm/vector_math.h"
 #include "comm/waits.h"

@@ -15,9 +15,8 @@ namespace {
 struct OrdinaryTensors {
   c10::InferenceMode no_inference{false};
   at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard no_transforms{
-      c10::DispatchKeySet({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
-                           c10::DispatchKey::FuncTorchDynamicLayerBackMode})};
+  c10::impl::ExcludeDispatchKeyGuard no_transforms{c10::DispatchKeySet(
+      {c10::DispatchKey::FuncTorchDynamicLayerFrontMode, c10::DispatchKey::FuncTorchDynamicLayerBackMode})};
 };
 
 }  // namespace

@@ -114,9 +114,10 @@ void ParameterGroup::become_root_of(const std::vector<at::Tensor>& parameters,
   if (std::ranges::any_of(inputs, has_data)) {
     std::string names;
     for (const auto& group : groups) names += group->names_without_data();
-    TORCH_CHECK_VALUE(names.empty(), "meshtorch: parameters are still on the meta device", names,
-                      "\n  do: give them memory and values before the first forward pass, by materialize() or "
-                      "to_empty()");
+    TORCH_CHECK_VALUE(
+        names.empty(), "meshtorch: parameters are still on the meta device", names,
+        "\n  do: give them memory and values before the first forward pass, by materialize() or "
+        "to_empty()");
   }
   order_ = std::make_shared<GroupOrder>();
   for (const auto& group : groups) {

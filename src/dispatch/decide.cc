@@ -145,11 +145,11 @@ ResultPlan measured_plan(const Decision& decision, MeshImpl& mesh, std::size_t i
                          const at::Tensor& local) {
   ResultPlan plan{mesh.replicated(), {}, {}, true};
   if (!local.defined()) return plan;
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      local.layout() == at::kStrided && !local.is_quantized() && !local.is_nested(),
-      "meshtorch: distributed tensors are dense, and a result is not\n  result ", index, ": ",
-      local.is_nested() ? "nested, " : "", local.scalar_type(), ", layout ", local.layout(),
-      "\n  do: call the operator on full_tensor() or to_local()");
+  TORCH_CHECK_NOT_IMPLEMENTED(local.layout() == at::kStrided && !local.is_quantized() && !local.is_nested(),
+                              "meshtorch: distributed tensors are dense, and a result is not\n  result ",
+                              index, ": ", local.is_nested() ? "nested, " : "", local.scalar_type(),
+                              ", layout ", local.layout(),
+                              "\n  do: call the operator on full_tensor() or to_local()");
   plan.sizes = local.sizes().vec();
   if (decision.bound) {
     const int r = result_of_tensor(*decision.bound, static_cast<int>(index));

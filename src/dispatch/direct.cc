@@ -56,7 +56,8 @@ class KnownCall {
       is_for_handler_ |= known_number(tensor) == KnownNumber::no;
       return;
     }
-    is_for_handler_ |= keeps_layouts() || (mesh_ != nullptr && mesh_ != meta->layout->mesh) ||
+    is_for_handler_ |= keeps_layouts() || meta->write_back != nullptr ||
+                       (mesh_ != nullptr && mesh_ != meta->layout->mesh) ||
                        tensor.unsafeGetTensorImpl()->is_wrapped_number();
     if (meta->assumed) assumed_ = assume_both(assumed_, meta->assumed);
     mesh_ = meta->layout->mesh;

@@ -128,6 +128,7 @@ void Handler::collect(const at::Tensor& tensor, std::size_t argument_index, int 
   } else if (mesh_ != meta->layout->mesh && !other_mesh_) {
     other_mesh_ = operands_.size();
   }
+  if (meta != nullptr) refresh(*meta);
   if (meta != nullptr && meta->assumed) assumed_ = assume_both(assumed_, meta->assumed);
   operands_.push_back({argument_index, element, tensor, meta});
 }

@@ -1,10 +1,11 @@
-// Views of distributed tensors, and writes to those that are copies.
+// Views of distributed tensors; writes to those that are copies, and to what they are copies of.
 #include "dispatch/write_back.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 
 #include <optional>
+#include <utility>
 
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
@@ -13,48 +14,73 @@
 namespace meshtorch::internal {
 namespace {
 
+at::Tensor result_of(const torch::jit::Stack& stack, std::size_t index) {
+  return stack[0].isTensor() ? stack[index].toTensor() : stack[0].toTensorVector()[index];
+}
+
 // The shard of the base after the view's value has been put in its place.
-at::Tensor base_with(const at::Tensor& view, const WriteBack& way) {
+at::Tensor base_with(const at::Tensor& view, const CopiedView& way) {
   const DTensorMeta& base = distributed(way.base, "the base of a view");
   const at::Tensor full = at::empty_strided(way.base.sizes(), way.base.strides(), base.local.options())
                               .copy_(whole_local(way.base));
   torch::jit::Stack stack = way.arguments;
   stack[0] = full;
   way.op.callBoxed(&stack);
-  const at::Tensor part =
-      stack[0].isTensor() ? stack[way.result].toTensor() : stack[0].toTensorVector()[way.result];
-  part.copy_(whole_local(view));
+  result_of(stack, way.result).copy_(whole_local(view));
   return redistribute_local(full, way.base.sizes().vec(), *base.mesh->replicated(), *base.layout);
 }
 
 }  // namespace
+
+CopiedView::CopiedView(Kind how, at::Tensor of, const c10::OperatorHandle& view_op, torch::jit::Stack given,
+                       std::size_t index)
+    : kind(how),
+      base(std::move(of)),
+      op(view_op),
+      arguments(std::move(given)),
+      result(index),
+      writes(writes_of(distributed(base, "the base of a view").local)) {}
+
+void CopiedView::refresh(const DTensorMeta& view) const {
+  const DTensorMeta& of = distributed(base, "the base of a view");
+  internal::refresh(of);
+  if (kind == Kind::shared) return;
+  const auto now = writes_of(of.local);
+  if (std::exchange(writes, now) == now) return;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  torch::jit::Stack stack = arguments;
+  op.callBoxed(&stack);
+  view.local.copy_(local_under(result_of(stack, result), *view.layout));
+  note_write(view.local);
+}
 
 at::Tensor wrap_view(at::Tensor local, const ResultPlan& plan, const at::Tensor& base, bool moved,
                      const c10::OperatorHandle& op, const torch::jit::Stack& arguments, std::size_t result) {
   // A view of a normal tensor is a normal tensor, also under inference mode: it shares the version counter.
   std::optional<c10::InferenceMode> mode;
   if (c10::InferenceMode::is_enabled()) mode.emplace(base.is_inference());
-  using Kind = WriteBack::Kind;
+  using Kind = CopiedView::Kind;
   const DTensorMeta& meta = distributed(base, "the base of a view");
   const Kind kind = moved ? Kind::moved : local.is_alias_of(meta.local) ? Kind::shared : Kind::reshaped;
   if (kind == Kind::shared) share_writes(local, meta.local);
   at::Tensor view = wrap(std::move(local), plan.layout, plan.sizes, plan.strides);
   if (kind != Kind::shared || meta.write_back) {
-    distributed(view, "a view").write_back =
-        std::make_shared<WriteBack>(WriteBack{kind, base, op, arguments, result});
+    distributed(view, "a view").write_back = std::make_shared<CopiedView>(kind, base, op, arguments, result);
   }
   return view;
 }
 
 void write_through(const at::Tensor& view) {
-  const WriteBack& way = *distributed(view, "a view").write_back;
+  const auto& way = static_cast<const CopiedView&>(*distributed(view, "a view").write_back);
   const DTensorMeta& base = distributed(way.base, "the base of a view");
-  if (way.kind == WriteBack::Kind::moved) {
+  way.writes = writes_of(base.local);  // of the two, the view has what was written last
+  if (way.kind == CopiedView::Kind::moved) {
     base.local.copy_(base_with(view, way));
-  } else if (way.kind == WriteBack::Kind::reshaped) {
+  } else if (way.kind == CopiedView::Kind::reshaped) {
     base.local.copy_(distributed(view, "a view").local.reshape(base.local.sizes()));
   }
   note_write(base.local);
+  way.writes = writes_of(base.local);
   if (base.write_back) write_through(way.base);
 }
 

@@ -1,16 +1,18 @@
 // Views of distributed tensors. Where a view cannot share the memory of what it was taken of, writes to it
-// are carried back.
+// are carried back, and it is taken anew when it is read after writes to the other.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+
+#include <optional>
 
 #include "operator/decision.h"
 #include "tensor/meta.h"
 
 namespace meshtorch::internal {
 
-struct WriteBack {
+struct CopiedView final : WriteBack {
   // How the view's local tensor relates to that of its base. `moved` is the same on every rank; the others
   // are this rank's own matter.
   enum class Kind : std::uint8_t {
@@ -23,6 +25,12 @@ struct WriteBack {
   c10::OperatorHandle op;
   torch::jit::Stack arguments;  // of the view operator
   std::size_t result;           // which of its results the view is
+  // Of the base, when the view was last like it.
+  mutable std::optional<std::uint32_t> writes;
+
+  CopiedView(Kind how, at::Tensor of, const c10::OperatorHandle& view_op, torch::jit::Stack given,
+             std::size_t index);
+  void refresh(const DTensorMeta& view) const override;
 };
 
 // Wraps a result of a view operator on `base`, which was redistributed first if `moved`.

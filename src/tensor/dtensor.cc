@@ -24,6 +24,7 @@ namespace {
 // dims, which always has an element.
 at::Tensor shard_of(const at::Tensor& tensor) {
   const DTensorMeta& meta = distributed(tensor, "to_local");
+  refresh(meta);
   if (!meta.mesh->coordinate())
     return tensor.dim() == 0 ? at::zeros({}, meta.local.options()) : at::empty({0}, meta.local.options());
   return is_pending_tensor(meta.local) ? meta.local : meta.local.alias();

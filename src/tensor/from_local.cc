@@ -159,6 +159,7 @@ void compare_assumed(const AssumedShapePtr& assumed) {
 
 at::Tensor local_under(const at::Tensor& tensor, const Layout& to) {
   const DTensorMeta& meta = distributed(tensor, "a redistribution");
+  refresh(meta);
   const Shape shape = tensor.sizes().vec();
   // Not asked of the plan, which depends on the shape, and the shape may differ between ranks.
   if (meta.layout != &to) compare_assumed(meta.assumed);

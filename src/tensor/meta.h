@@ -14,8 +14,14 @@
 
 namespace meshtorch::internal {
 
-// How to write into the tensor that a view was taken of, when the view could not share its memory.
-struct WriteBack;
+struct DTensorMeta;
+
+// What a view that could not share the memory of its base knows of it (dispatch/write_back.h).
+struct WriteBack {
+  virtual ~WriteBack() = default;
+  // Brings the view up to date if its base was written since. All ranks of the mesh call it.
+  virtual void refresh(const DTensorMeta& view) const = 0;
+};
 
 // A global shape that was concluded from this rank's shard alone, by from_local: the ranks have to compare
 // before they communicate. Shared by all tensors that were computed from it, so that they do so once.
@@ -36,6 +42,11 @@ struct DTensorMeta final : c10::BackendMeta {
   // set_data() and its kin copy the meta: each tensor has its own.
   c10::intrusive_ptr<c10::BackendMeta> clone(const c10::intrusive_ptr<c10::BackendMeta>& self) const override;
 };
+
+// Before a tensor is read: one that is a copied view sees what was written to its base.
+inline void refresh(const DTensorMeta& meta) {
+  if (meta.write_back) meta.write_back->refresh(meta);
+}
 
 // What is said where LibTorch looks for memory that a distributed tensor has not, with where and what to do.
 inline constexpr const char* kHasNoMemory = "meshtorch: a distributed tensor has no memory of its own";

@@ -49,6 +49,10 @@ at::Tensor operand_under(const at::Tensor& tensor, const Layout& to) {
   return result;
 }
 
+std::optional<std::uint32_t> writes_of(const at::Tensor& local) {
+  return has_version(local) ? std::optional(version_of(local)) : std::nullopt;
+}
+
 void note_write(const at::Tensor& local) {
   if (has_version(local)) local.unsafeGetTensorImpl()->bump_version();
 }

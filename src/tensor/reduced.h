@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "tensor/meta.h"
 
 namespace meshtorch::internal {
@@ -22,6 +24,9 @@ struct Reduced {
 // later reads: whoever writes to it calls note_write.
 at::Tensor operand_under(const at::Tensor& tensor, const Layout& to);
 
+// How often a local tensor was written, with all that share its memory; nothing of inference tensors, which
+// do not count.
+std::optional<std::uint32_t> writes_of(const at::Tensor& local);
 // Says that a local tensor was written where LibTorch does not: below autograd.
 void note_write(const at::Tensor& local);
 // Says that a tensor shares memory with another, so that what is written to either is known of both.

@@ -136,9 +136,8 @@ void compare(const std::string& what, const Tensor& actual, const Tensor& expect
     wanted = torch::where(wanted.isinf().logical_and(whole.isnan()), torch::full_like(wanted, NAN), wanted);
   const auto same = is_close(whole.resolve_conj().resolve_neg(), wanted, allowed);
   if (!same)
-    throw Mismatch(
-        c10::str(what, " ", mt::to_string(mt::DTensor(actual).placements()), ": ", same.message()),
-        bool(is_close(whole.resolve_conj().resolve_neg(), wanted, kSmall)));
+    throw Mismatch(c10::str(what, " ", mt::to_string(mt::DTensor(actual).placements()), ": ", same.message()),
+                   bool(is_close(whole.resolve_conj().resolve_neg(), wanted, kSmall)));
 }
 
 void compare(const std::string& what, const std::vector<Tensor>& actual, const std::vector<Tensor>& expected,

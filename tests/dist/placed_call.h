@@ -55,8 +55,8 @@ struct Verdict {
 };
 
 // Runs the call twice on thread ranks, the second time from the decisions of the first, with other numbers.
-// It is refused if every rank threw an error of its own before it waited for others. Numbers of narrow types that
-// lie a little apart are right if those of the same call in double precision are.
+// It is refused if every rank threw an error of its own before it waited for others. Numbers of narrow types
+// that lie a little apart are right if those of the same call in double precision are.
 Verdict judge(const PlacedCall& placed, const Run& expected);
 
 // Runs it on this rank of a world that is there; throws what is wrong.

@@ -152,6 +152,55 @@ TEST(InPlace, SlicesOfSplitDimsCanBeAssigned) {
   });
 }
 
+using View = std::function<torch::Tensor(const torch::Tensor&)>;
+const std::map<std::string, View> kViews{
+    {"view", [](const auto& x) { return x.view(-1); }},
+    {"unflatten", [](const auto& x) { return x.unflatten(1, {2, 3}); }},
+    {"flatten", [](const auto& x) { return x.flatten(); }},
+    {"select", [](const auto& x) { return x.select(0, 4); }},
+    {"narrow", [](const auto& x) { return x.narrow(0, 1, 3); }},
+    {"slice", [](const auto& x) { return x.slice(1, 0, 6, 2); }},
+    {"t", [](const auto& x) { return x.t(); }},
+    {"diagonal", [](const auto& x) { return x.diagonal(1); }},
+    {"unfold", [](const auto& x) { return x.unfold(0, 2, 2); }},
+    {"split", [](const auto& x) { return x.split(2, 0)[1]; }},
+    {"unbind", [](const auto& x) { return x.unbind(0)[3]; }},
+    {"view of a view", [](const auto& x) { return x.view(-1).view({6, 5}).select(1, 2); }},
+};
+
+TEST(InPlace, ViewsAndWhatTheyAreTakenOfSeeEachOthersWrites) {
+  on_ranks(2, [](int) {
+    for (const auto& [name, take] : kViews) {
+      for (const mt::Placement& p :
+           {mt::Placement(Shard(0)), mt::Placement(Shard(1)), mt::Placement(Replicate())}) {
+        const std::string what = name + " of " + p.to_string();
+        const torch::Tensor plain = numbers({5, 6});
+        const torch::Tensor x = split(plain.clone(), p, 2);
+        const torch::Tensor plain_view = take(plain), plain_sibling = plain.view(-1);
+        const torch::Tensor view = take(x), sibling = x.view(-1);
+        const auto expect_alike = [&](const char* after) {
+          EXPECT_TRUE(is_equal(full(view), plain_view)) << what << " after " << after;
+          EXPECT_TRUE(is_equal(full(view * 2), plain_view * 2)) << what << " after " << after;
+          EXPECT_TRUE(is_equal(full(sibling), plain_sibling)) << what << " after " << after;
+          EXPECT_TRUE(is_equal(full(x), plain)) << what << " after " << after;
+        };
+        expect_alike("nothing");
+        x.mul_(2);
+        plain.mul_(2);
+        expect_alike("a write to the base");
+        sibling.sub_(1);
+        plain_sibling.sub_(1);
+        expect_alike("a write to another view");
+        x.fill_(3);
+        plain.fill_(3);
+        view.select(0, 0).mul_(5);  // of a view that was not read since
+        plain_view.select(0, 0).mul_(5);
+        expect_alike("writes to the base and to a part of the view");
+      }
+    }
+  });
+}
+
 TEST(InPlace, ChangesToViewsAreDifferentiated) {
   on_ranks(2, [](int) {
     const torch::Tensor leaf = numbers({4, 3}).requires_grad_();

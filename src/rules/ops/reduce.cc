@@ -125,8 +125,7 @@ void add_parted(RuleTable& ops) {
 
   ops.add("histc", "a.. -> _");  // between the limits that decompose/reduce.cc sees to
   ops.choose("prod", [](const OpCall& call) {
-    return along(all_dims(call.shape("self")),
-                 {.whole = multiplies_complex(call), .op = ReduceOp::product});
+    return along(all_dims(call.shape("self")), {.whole = multiplies_complex(call), .op = ReduceOp::product});
   });
   // What is pending by the operator's own reduction stays so.
   ops.add("max", "a.. ->").reduce(ReduceOp::max).keeps({{ReduceOp::max, ReduceOp::max}});
