@@ -12,11 +12,11 @@
 namespace meshtorch::internal {
 
 void declare_layout(const char* what, const Layout& layout, c10::ScalarType type,
-                    const std::optional<Shape>& shape, const Layout* from, bool is_assumed) {
+                    const std::optional<Shape>& shape, const Layout* from) {
   if (!layout.mesh->backend().has_peers) return;
   CallHash hash;
   hash.add(std::string_view(what));
-  if (!is_assumed) hash.add(static_cast<std::uint64_t>(type));
+  hash.add(static_cast<std::uint64_t>(type));
   hash.add(hash_value(layout.placements));
   if (from != nullptr) hash.add(hash_value(from->placements));
   if (shape) {

@@ -11,9 +11,8 @@
 namespace meshtorch::internal {
 
 // `what` ("from_local") makes a tensor of this layout and type, and of this global shape where that is known;
-// of one that was laid out as `from`. Compared as mesh/agree_on_mesh declares, but for the type of a tensor
-// with an assumed shape, of which both are compared when it is first used. `what` must live for ever.
+// of one that was laid out as `from`. Compared as mesh/agree_on_mesh declares. `what` must live for ever.
 void declare_layout(const char* what, const Layout& layout, c10::ScalarType type,
-                    const std::optional<Shape>& shape, const Layout* from = nullptr, bool is_assumed = false);
+                    const std::optional<Shape>& shape, const Layout* from = nullptr);
 
 }  // namespace meshtorch::internal

@@ -74,10 +74,8 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
   const bool is_outside = !impl.coordinate() && options.shape.has_value();
   const std::int64_t dims = is_outside ? static_cast<std::int64_t>(options.shape->size()) : local.dim();
   const Layout* layout = checked_layout(impl, placements, dims);
-  const bool is_assumed = !options.run_check && !options.shape && is_split(*layout);
   // Ranks that take it for different things need not meet over it later; a check compares more.
-  if (!options.run_check)
-    declare_layout("from_local", *layout, local.scalar_type(), options.shape, /*from=*/nullptr, is_assumed);
+  if (!options.run_check) declare_layout("from_local", *layout, local.scalar_type(), options.shape);
   Shape shape;
   if (options.run_check) {
     shape = shape_of_checked_shards(local, *layout, options.shape);
@@ -92,6 +90,7 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
                       c10::IntArrayRef(shape), " under ", to_string(layout->placements), " it would be ",
                       c10::IntArrayRef(expected));
   }
+  const bool is_assumed = !options.run_check && !options.shape && is_split(*layout);
   const AssumedShapePtr assumed = is_assumed ? assume(local, *layout, shape) : nullptr;
   const Shape dense = is_outside ? dense_strides(shape) : dense_strides_like(shape, local.strides());
   const Shape strides = options.stride ? *options.stride : dense;
@@ -166,9 +165,8 @@ DTensor DTensor::redistribute(const Placements& placements, const RedistributeOp
   const DTensorMeta& meta = distributed(*this, "redistribute");
   const Layout* to = checked_layout(*meta.mesh, placements, dim());
   // A shape that was concluded from one shard is compared by itself.
-  const bool is_assumed = meta.assumed != nullptr;
-  declare_layout("redistribute", *to, scalar_type(), is_assumed ? std::nullopt : std::optional(sizes().vec()),
-                 meta.layout, is_assumed);
+  declare_layout("redistribute", *to, scalar_type(),
+                 meta.assumed ? std::nullopt : std::optional(sizes().vec()), meta.layout);
   return redistribute_tensor(*this, to, options);
 }
 

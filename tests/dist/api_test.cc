@@ -138,26 +138,6 @@ TEST(FromLocal, WithACheckFindsTheShapeOfUnequalShards) {
   });
 }
 
-// Not before: a program may go on without the tensor.
-TEST(FromLocal, WithoutACheckTypesThatDifferAreToldWhereRanksMeetOverTheTensor) {
-  on_ranks(2, [](int rank) {
-    const torch::Tensor mine = numbers({2, 2}, rank == 1 ? torch::kDouble : torch::kFloat);
-    const mt::DTensor x = mt::DTensor::from_local(mine, line(2), {Shard(0)});
-    EXPECT_TRUE(is_equal(mt::DTensor(x + 1).to_local(), mine + 1));
-    EXPECT_TRUE(
-        is_equal(mt::wait_tensor(mt::all_reduce(torch::ones({2}), "sum", line(2))), torch::full({2}, 2.0F)));
-    for (const bool is_checked : {false, true}) {
-      const std::string error = error_of([&] {
-        is_checked ? mt::DTensor::from_local(mine, line(2), {Shard(0)}, {.run_check = true}).full_tensor()
-                   : x.full_tensor();
-      });
-      EXPECT_NE(error.find("the shards have different types\n  rank 0: Float\n  rank 1: Double"),
-                std::string::npos)
-          << error;
-    }
-  });
-}
-
 TEST(FromLocal, GradientPlacementsOverrideTheDefault) {
   on_ranks(2, [](int) {
     const torch::Tensor local = numbers({4}).requires_grad_();
