@@ -18,8 +18,12 @@ struct Refusal {
 };
 
 const Refusal kRefusals[] = {
-    {"as_strided_", kAddressesMemory}, {"resize_", kAddressesMemory}, {"set_", kAddressesMemory},
-    {"set_.*", kAddressesMemory},      {"c10d::*", kIsACollective},
+    {"as_strided_", kAddressesMemory},
+    {"resize_", kAddressesMemory},
+    {"set_", kAddressesMemory},
+    {"set_.source_Storage*", kAddressesMemory},
+    {"set_.source_Tensor_*", kAddressesMemory},
+    {"c10d::*", kIsACollective},
 };
 
 bool matches(std::string_view pattern, std::string_view op) {
