@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Faults in Llama training on 4 processes, one run after another: soak_faults.py [RUNS [BUILD [FIRST_SEED]]].
+"""Faults in Llama training on 4 processes, one run after another.
 
 Each seed draws a rank, a collective and an act (throw, exit, kill, stop). Every other rank must name that rank, the run must
 go on by itself to the losses of an undisturbed one, and nothing may be left: processes, shared memory, files. What is
 not so is printed with its seed, and makes the exit code 1."""
+import argparse
 import json
 import os
 import random
@@ -15,9 +16,12 @@ import tempfile
 
 ranks, steps, limit = 4, 6, 5
 here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-runs = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-build = os.path.abspath(sys.argv[2] if len(sys.argv) > 2 else os.path.join(here, "build/release"))
-first = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("runs", nargs="?", type=int, default=200)
+parser.add_argument("build", nargs="?", type=os.path.abspath, default=os.path.join(here, "build/release"))
+parser.add_argument("first_seed", nargs="?", type=int, default=1)
+given = parser.parse_args()
+runs, build, first = given.runs, given.build, given.first_seed
 
 
 def train(place, fault, restarts):
