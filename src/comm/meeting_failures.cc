@@ -19,12 +19,7 @@ using std::chrono::milliseconds;
 
 void wait_until_all_know(MeetingMemory& memory, int rank, milliseconds timeout,
                          const std::function<bool()>& is_hindered, int thread_rank) {
-  const auto all_know = [&] {
-    for (int r = 0; r < static_cast<int>(memory.size); ++r) {
-      if (memory.slot(r).failures < memory.slot(rank).failures) return false;
-    }
-    return true;
-  };
+  const auto all_know = [&] { return memory.behind(rank) < 0; };
   if (all_know()) return;
   const Blocking blocking;
   const auto end = std::chrono::steady_clock::now() + timeout;
@@ -45,12 +40,7 @@ void GroupMeeting::attend_to_failures(milliseconds timeout) {
   const std::uint64_t known = memory_.failures.load();
   meeting_ = meeting_of(memory_.gathering.load());  // it cannot be held without this rank
   const auto unheard = [this] { return failed_among(late_to_meeting()); };
-  const auto behind = [this] {
-    for (int r = 0; r < size(); ++r) {
-      if (memory_.slot(r).failures < memory_.slot(rank_).failures) return r;
-    }
-    return -1;
-  };
+  const auto behind = [this] { return memory_.behind(rank_); };
   if (unheard() < 0 && behind() >= 0) {
     const std::string missing = "heard that a call failed: " + memory_.slot(rank_).failure.read().words;
     wait_until([&] { return behind() < 0 || unheard() >= 0; }, timeout,

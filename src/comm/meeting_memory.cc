@@ -126,6 +126,13 @@ void MeetingMemory::note_failure(int rank, const FailedCall& failed) {
   failures.fetch_add(1);
 }
 
+int MeetingMemory::behind(int rank) {
+  for (int r = 0; r < static_cast<int>(size); ++r) {
+    if (slot(r).failures < slot(rank).failures) return r;
+  }
+  return -1;
+}
+
 std::int64_t* MeetingMemory::numbers(int rank, int turn) {
   char* first = after_header() + size * sizeof(MeetingSlot);
   return reinterpret_cast<std::int64_t*>(first + index_of(rank, turn) * numbers_bytes(size));

@@ -143,6 +143,8 @@ struct MeetingMemory {
   // The failed call is known to this rank, and everything before it over: it leaves what the others may be
   // in.
   void note_failure(int rank, const FailedCall& failed);
+  // The first member that has not heard of all failures that this one knows of; -1: none.
+  int behind(int rank);
   // For 2 * size numbers that a rank shows.
   std::int64_t* numbers(int rank, int turn);
   char* stage(int rank, int turn);
