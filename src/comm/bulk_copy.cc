@@ -17,14 +17,6 @@ constexpr std::size_t kUsualCache = std::size_t{1} << 20;
 // What is read for two copies stays in the cache meanwhile.
 constexpr std::size_t kBlockOfTwo = std::size_t{32} << 10;
 
-bool is_more_than_a_cache(std::size_t bytes) {
-  static const std::size_t cache = [] {
-    const long found = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    return found > 0 ? static_cast<std::size_t>(found) : kUsualCache;
-  }();
-  return bytes > cache;
-}
-
 #if defined(__x86_64__)
 constexpr std::size_t kStoredLine = 64;
 // Shorter pieces have few whole lines.
@@ -69,15 +61,33 @@ void move_past_caches(RunCursor& from, RunCursor& to, std::size_t bytes) {
     bytes -= part;
   }
 }
-
-// Before what tells others that the bytes are there.
-void finish_stores() { _mm_sfence(); }
 #else
 void move_past_caches(RunCursor& from, RunCursor& to, std::size_t bytes) { move_stream(from, to, bytes); }
-void finish_stores() {}
 #endif
 
 }  // namespace
+
+bool is_more_than_a_cache(std::size_t bytes) {
+  static const std::size_t cache = [] {
+    const long found = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return found > 0 ? static_cast<std::size_t>(found) : kUsualCache;
+  }();
+  return bytes > cache;
+}
+
+#if defined(__x86_64__)
+void store_past_caches(char* to, const char* from, std::size_t bytes) {
+  if (bytes < kShortestPiece) {
+    std::memcpy(to, from, bytes);
+  } else {
+    copy_piece(to, from, bytes);
+  }
+}
+void finish_stores() { _mm_sfence(); }
+#else
+void store_past_caches(char* to, const char* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+void finish_stores() {}
+#endif
 
 void copy_bulk(RunCursor from, RunCursor to, std::size_t bytes) {
   if (!is_more_than_a_cache(bytes)) return move_stream(from, to, bytes);

@@ -16,6 +16,8 @@
 #include <c10/util/Half.h>
 #endif
 
+#include "comm/bulk_copy.h"
+
 namespace meshtorch::internal {
 namespace {
 
@@ -117,7 +119,10 @@ void reduce_blocks(char* out, std::span<const char* const> terms, std::size_t by
   using Number = typename Type::Number;
   alignas(64) Number sum[kBlock];
   alignas(64) Number term[kBlock];
+  alignas(64) Element rounded[kBlock];
   const std::size_t count = bytes / sizeof(Element);
+  // What is written over a term is in the cache already.
+  const bool past_caches = is_more_than_a_cache(bytes) && std::ranges::find(terms, out) == terms.end();
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t n = std::min(kBlock, count - begin);
     const auto block_of = [&](const char* memory) {
@@ -136,8 +141,13 @@ void reduce_blocks(char* out, std::span<const char* const> terms, std::size_t by
       const auto divisor = static_cast<Number>(terms.size());
       for (std::size_t i = 0; i < n; ++i) sum[i] = static_cast<Number>(sum[i] / divisor);
     }
-    Type::store(sum, reinterpret_cast<Element*>(out) + begin, n);
+    Element* to = reinterpret_cast<Element*>(out) + begin;
+    Type::store(sum, past_caches ? rounded : to, n);
+    if (past_caches)
+      store_past_caches(reinterpret_cast<char*>(to), reinterpret_cast<const char*>(rounded),
+                        n * sizeof(Element));
   }
+  if (past_caches) finish_stores();
 }
 
 bool has_half() {

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 
+#include "data_parallel/freed_memory.h"
 #include "data_parallel/gradient_hook.h"
 
 namespace meshtorch::internal {
@@ -59,6 +60,7 @@ void convert_floating(const std::vector<at::Tensor*>& tensors, const std::option
 
 std::shared_ptr<ParameterGroup> ParameterGroup::make(const std::vector<NamedParameter>& parameters,
                                                      ParameterGroupOptions options) {
+  keep_freed_memory();
   const std::shared_ptr<ParameterGroup> group(new ParameterGroup(parameters, std::move(options)));
   for (const ShardedParameter& p : group->parameters_) owners().add(p.tensor(), group);
   group->keep_hooks();

@@ -10,6 +10,7 @@ void add_batch_norm_decompositions(DecompositionTable& ops);
 void add_composite_decompositions(DecompositionTable& ops);
 void add_copy_decompositions(DecompositionTable& ops);
 void add_embedding_decompositions(DecompositionTable& ops);
+void add_forward_mode_decompositions(DecompositionTable& ops);
 void add_gradient_scale_decompositions(DecompositionTable& ops);
 void add_linear_decompositions(DecompositionTable& ops);
 void add_loss_decompositions(DecompositionTable& ops);

@@ -11,6 +11,7 @@ const DecompositionTable& decompositions() {
     add_composite_decompositions(ops);
     add_copy_decompositions(ops);
     add_embedding_decompositions(ops);
+    add_forward_mode_decompositions(ops);
     add_gradient_scale_decompositions(ops);
     add_linear_decompositions(ops);
     add_loss_decompositions(ops);

@@ -228,5 +228,30 @@ TEST(Product, CarriesOnTheDerivativesOfForwardMode) {
   });
 }
 
+// Ranks that are processes have a level each; those that are threads would take each other's tangents away.
+TEST(ForwardMode, OfASplitTensorSendsNothingOrIsRefusedOnThreads) {
+  on_ranks(2, [](int) {
+    const mt::DeviceMesh mesh = line(2);
+    const torch::NoGradGuard no_grad;
+    const torch::Tensor x = torch::arange(10.0, torch::kDouble).view({5, 2});
+    const torch::Tensor split = mt::distribute_tensor(x, mesh, {Shard(0)});
+    if (!ranks_are_processes()) {
+      const auto error = error_of([&] { (void)at::_make_dual(split, torch::ones_like(split), 0); });
+      EXPECT_EQ(
+          error,
+          "meshtorch: forward-mode derivatives of distributed tensors cannot be taken on ranks that are "
+          "threads\n  LibTorch has one level of them a process, and 2 ranks share it\n  do: start the "
+          "ranks as processes, by meshtorch-run or torchrun");
+      return;
+    }
+    const DualLevel level;
+    const mt::CommDebugMode comm;
+    const torch::Tensor tangent = level.tangent(torch::sin(level.dual(split)));
+    EXPECT_EQ(comm.get_total_counts(), 0);
+    EXPECT_EQ(mt::placements(tangent), mt::Placements{Shard(0)});
+    EXPECT_TRUE(is_close(whole(tangent), torch::cos(x), 1e-12));
+  });
+}
+
 }  // namespace
 }  // namespace meshtorch::testing
