@@ -73,17 +73,20 @@ struct Folder::Impl {
       bytes.resize(chunk.length);
       input.read(chunk.begin, std::as_writable_bytes(std::span(bytes)));
     });
+    at::Tensor tensor;
     std::string words = "it is no tensor of the shape and type that .metadata says";
     try {
       const c10::IValue value = torch::jit::pickle_load(bytes);
       if (value.isTensor() && value.toTensor().sizes() == c10::IntArrayRef(chunk.box.sizes) &&
           value.toTensor().scalar_type() == entries.at(name).dtype)
-        return value.toTensor();
+        tensor = value.toTensor();
     } catch (const c10::Error& error) {
       words = error.what_without_backtrace();
     }
-    TORCH_CHECK_VALUE(false, "meshtorch: a chunk of \"", name, "\" cannot be read: ", words, "\n  in: ", file,
-                      ", byte ", chunk.begin, "\n  do: load another checkpoint; this one is damaged");
+    TORCH_CHECK_VALUE(tensor.defined(), "meshtorch: a chunk of \"", name, "\" cannot be read: ", words,
+                      "\n  in: ", file, ", byte ", chunk.begin,
+                      "\n  do: load another checkpoint; this one is damaged");
+    return tensor;
   }
 
   std::string path;

@@ -43,8 +43,10 @@ void GroupMeeting::attend_to_failures(milliseconds timeout) {
   const auto behind = [this] { return memory_.behind(rank_); };
   if (unheard() < 0 && behind() >= 0) {
     const std::string missing = "heard that a call failed: " + memory_.slot(rank_).failure.read().words;
-    wait_until([&] { return behind() < 0 || unheard() >= 0; }, timeout,
+    const auto is_broken = [this] { return memory_.is_broken.load() != 0; };
+    wait_until([&] { return behind() < 0 || unheard() >= 0 || is_broken(); }, timeout,
                [&] { return behind() < 0 ? rank_ : behind(); }, missing);
+    check_usable();  // whoever was in a posted call could not leave it in order
   }
   if (const int member = unheard(); member >= 0) hear(member, timeout);
   if (failed_among(company_.world_ranks) < 0) failures_known_ = known;

@@ -229,6 +229,47 @@ TEST(RefusedValues, ThatOneRankHasEndThreadRanksByTheErrorOfThatRank) {
   }
 }
 
+// Looks ids of a split batch up between two layers, of which the second is gathered ahead.
+struct LooksUpImpl : torch::nn::Module {
+  LooksUpImpl() : first(3, 3), second(3, 3) {
+    register_module("first", first);
+    register_module("second", second);
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    x = first(x);
+    torch::embedding(table, ids);
+    return second(x);
+  }
+  mt::nn::Linear first, second;
+  torch::Tensor table, ids;
+};
+MESHTORCH_MODULE(LooksUp);
+
+// What was posted ahead of time cannot be left: nobody goes on with the group.
+TEST(RefusedValues, ThatOneRankHasWhileALayerIsGatheredAheadEndTheGroupForAll) {
+  on_ranks(3, [](int rank) {
+    const mt::DeviceMesh mesh(torch::kCPU, std::vector<int64_t>{0, 2});
+    if (rank == 1) return;
+    LooksUp module;
+    mt::fully_shard(*module->first, mesh);
+    mt::fully_shard(*module->second, mesh);
+    mt::fully_shard(*module, mesh);
+    module->table = mt::distribute_tensor(numbers({4, 2}), mesh, {Replicate()});
+    const auto step = [&](int64_t last_id) {
+      module->ids = mt::distribute_tensor(torch::tensor({int64_t{0}, last_id}), mesh, {Shard(0)});
+      module(torch::ones({2, 3})).sum().backward();
+    };
+    step(0);  // so that it is known what comes next
+    const std::string error = error_of([&] { step(4); });
+    const char* expected =
+        rank == 2 ? "index out of range" : "a call failed on rank 2 by the data it has there";
+    EXPECT_NE(error.find(expected), std::string::npos) << error;
+    const std::string later =
+        error_of([&] { mt::wait_tensor(mt::all_reduce(torch::ones({1}), "sum", mesh)); });
+    EXPECT_NE(later.find("cannot be used any more"), std::string::npos) << later;
+  });
+}
+
 TEST(RefusedValues, IntegersThatTheTypeDoesNotHold) {
   on_ranks(2, [](int) {
     const mt::DeviceMesh mesh = line(2);
