@@ -149,6 +149,7 @@ TEST(Refused, SparseTensorsMadeOfDistributedOnes) {
 TEST(Rounding, IsToldFromWrongNumbersByTheSameCallInDoublePrecision) {
   expect_right("orgqr: f32[3,5,4], f32[3,4] | 2 | P, S(1) | P");
   expect_right("gradient.tensorarrayint: f32[5,4], [d[5]], 0 | 2 | P, R | R");
+  expect_right("_euclidean_dist: f16[5,4], f16[6,4] | 2 | R, P | R");
 }
 
 TEST(Refused, MoreTensorsToWriteThanResults) {
