@@ -59,7 +59,8 @@ sanitize: setup  ## unit, sim and dist tests on thread ranks under AddressSaniti
 
 MINUTES ?= 60
 FAULTS  ?= 200
-soak: build      ## long forms: faults in training (FAULTS=…), drawn orders, memory, mutations, fuzzers, other seeds for an hour (MINUTES=…)
+soak: build      ## long forms: all dist tests on gloo, faults in training (FAULTS=…), drawn orders, memory, mutations, fuzzers, other seeds for an hour (MINUTES=…)
+	@OMP_NUM_THREADS=1 MESHTORCH_TEST_BACKEND=gloo $(BUILD)/tools/meshtorch-run -n 4 --timeout 1800 $(BUILD)/tests/dist_tests --gtest_brief=1
 	@tools/soak_faults.py $(FAULTS) $(BUILD)
 	@MESHTORCH_FAULT_SEEDS=300 $(BUILD)/tests/inside_tests --gtest_filter='Programs/Lab.*' --gtest_brief=1
 	@MESHTORCH_WORLDS=2000 MESHTORCH_STEPS=20000 MESHTORCH_MUTATIONS=1000000 \

@@ -64,6 +64,7 @@ void leave_together() {
 }  // namespace
 
 bool ranks_are_processes() { return std::getenv("WORLD_SIZE") != nullptr; }
+bool ranks_share_memory() { return !ranks_are_processes() || process_backend() != "gloo"; }
 
 void on_ranks(int n, const std::function<void(int rank)>& body) {
   if (ranks_are_processes()) {

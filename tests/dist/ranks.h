@@ -15,6 +15,8 @@ void on_ranks(int n, const std::function<void(int rank)>& body);
 
 // True when the ranks are processes.
 bool ranks_are_processes();
+// True unless they talk through gloo.
+bool ranks_share_memory();
 
 // The message that `call` throws, without backtrace; fails the test if it throws nothing.
 std::string error_of(const std::function<void()>& call);

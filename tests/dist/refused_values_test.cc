@@ -31,6 +31,9 @@ TEST(RefusedValues, IdsThatAreNotInATableSplitByRows) {
   });
 }
 
+constexpr const char* kOnGloo =
+    "on gloo a failed call is compared at the next collective: FailedCalls of tests/events";
+
 // What each step of a program gave on this rank; -1 for a step that ended by an error, whose text is kept.
 struct Course {
   std::vector<double> sums;
@@ -95,6 +98,7 @@ const std::vector<PartlyBad>& partly_bad_calls() {
 }
 
 TEST(RefusedValues, ThatOneRankHasEndTheStepOfEveryRank) {
+  if (!ranks_share_memory()) GTEST_SKIP() << kOnGloo;
   on_ranks(3, [](int rank) {
     for (const PartlyBad& one : partly_bad_calls()) {
       SCOPED_TRACE(one.name);
@@ -108,6 +112,7 @@ TEST(RefusedValues, ThatOneRankHasEndTheStepOfEveryRank) {
 }
 
 TEST(RefusedValues, OfTargetsThatOneRankHasEndTheStepOfEveryRankWhereClassesAreSplit) {
+  if (!ranks_share_memory()) GTEST_SKIP() << kOnGloo;
   on_ranks(4, [](int) {
     const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
     const torch::Tensor logits = mt::distribute_tensor(numbers({4, 4}), mesh, {Shard(0), Shard(1)});
@@ -124,6 +129,7 @@ TEST(RefusedValues, OfTargetsThatOneRankHasEndTheStepOfEveryRankWhereClassesAreS
 }
 
 TEST(RefusedValues, ThatOneRankHasAreOneKindOfErrorInTheSameWords) {
+  if (!ranks_share_memory()) GTEST_SKIP() << kOnGloo;
   on_ranks(3, [](int rank) {
     const torch::Tensor table = mt::distribute_tensor(numbers({4, 2}), line(3), {Replicate()});
     const torch::Tensor ids = mt::distribute_tensor(torch::tensor({0, 9, 0}), line(3), {Shard(0)});
@@ -137,6 +143,7 @@ TEST(RefusedValues, ThatOneRankHasAreOneKindOfErrorInTheSameWords) {
 }
 
 TEST(RefusedValues, ThatSeveralRanksHaveAreTheErrorOfEach) {
+  if (!ranks_share_memory()) GTEST_SKIP() << kOnGloo;
   on_ranks(3, [](int rank) {
     const torch::Tensor table = mt::distribute_tensor(numbers({4, 2}), line(3), {Replicate()});
     const torch::Tensor bad = mt::distribute_tensor(torch::tensor({9, 0, 9}), line(3), {Shard(0)});
@@ -151,6 +158,7 @@ TEST(RefusedValues, ThatSeveralRanksHaveAreTheErrorOfEach) {
 
 // Ranks that share no group with the one at fault hear of it from those who do, in whatever order they meet.
 TEST(RefusedValues, ThatOneRankHasAreToldAlongEveryAxis) {
+  if (!ranks_share_memory()) GTEST_SKIP() << kOnGloo;
   on_ranks(4, [](int) {
     const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
     for (const std::vector<std::string>& order :
@@ -181,6 +189,7 @@ TEST(RefusedValues, ThatOneRankHasAreToldAlongEveryAxis) {
 }
 
 TEST(RefusedValues, ThatOneRankHasAreNoMatterOfRanksOutsideTheMesh) {
+  if (!ranks_share_memory()) GTEST_SKIP() << kOnGloo;
   on_ranks(3, [](int rank) {
     const mt::DeviceMesh mesh(torch::kCPU, std::vector<int64_t>{0, 1});
     const torch::Tensor table = mt::distribute_tensor(numbers({4, 2}), mesh, {Replicate()});
@@ -199,6 +208,7 @@ TEST(RefusedValues, ThatOneRankHasAreNoMatterOfRanksOutsideTheMesh) {
 
 // What was declared in a step that ended is not compared with the next.
 TEST(RefusedValues, ThatOneRankHasLeaveNothingToDisagreeOn) {
+  if (!ranks_share_memory()) GTEST_SKIP() << kOnGloo;
   on_ranks(2, [](int rank) {
     const torch::Tensor table = on_two_ranks(numbers({4, 2}), Replicate());
     const torch::Tensor bad = on_two_ranks(torch::tensor({0, 9}), Shard(0));
@@ -247,6 +257,7 @@ MESHTORCH_MODULE(LooksUp);
 
 // What was posted ahead of time cannot be left: nobody goes on with the group.
 TEST(RefusedValues, ThatOneRankHasWhileALayerIsGatheredAheadEndTheGroupForAll) {
+  if (!ranks_share_memory()) GTEST_SKIP() << kOnGloo;
   on_ranks(3, [](int rank) {
     const mt::DeviceMesh mesh(torch::kCPU, std::vector<int64_t>{0, 2});
     if (rank == 1) return;
