@@ -205,6 +205,9 @@ void MemoryExchange::exchange(const GroupCall& call, std::span<const RunList> pa
 void MemoryExchange::all_reduce(const GroupCall& call, RunList mine, RunList out, Reducing reducing,
                                 milliseconds timeout) {
   const std::size_t bytes = bytes_of(mine);
+  const bool is_staged = !reads_peers_ || bytes <= meeting_->stage_bytes();
+  if (size() == 2 && is_staged && bytes > kWholeBytes)
+    return all_reduce_of_two(call, mine, out, reducing, timeout);
   const Shown shown{{&mine, 1}, out};
   show(call, shown, timeout);
   if (shown_by(rank_) != nullptr) {
@@ -231,12 +234,47 @@ void MemoryExchange::all_reduce_in_place(RunList out, std::size_t bytes, Reducin
   meeting_->sync(timeout);
 }
 
+// Two ranks halve each block: a rank shows the other what that reduces, and the result of its own half, which
+// went through no stage before. (Of more ranks, each reads its slice of all from the stages: where they share
+// cores, a slice that comes from afar while the others wait costs more than it saves.)
+void MemoryExchange::all_reduce_of_two(const GroupCall& call, RunList mine, RunList out, Reducing reducing,
+                                       milliseconds timeout) {
+  const int peer = 1 - rank_;
+  const std::size_t bytes = bytes_of(mine);
+  const std::size_t share = share_bytes();
+  struct Half {
+    std::size_t begin, bytes;
+  };
+  const auto half = [&](std::size_t begin, int r) -> Half {
+    const Range range = slice_of(std::min(2 * share, bytes - begin), 2, r);
+    return {begin + static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size)};
+  };
+  const auto show_to_peer = [&](std::size_t begin) {
+    const Half theirs = half(begin, peer);
+    copy_stream(RunCursor(mine, theirs.begin), meeting_->stage() + index(peer) * share, theirs.bytes);
+  };
+  show_to_peer(0);
+  enter(call, nullptr, bytes, timeout);
+  for (std::size_t begin = 0;; begin += 2 * share) {
+    const Half own = half(begin, rank_);
+    const Half theirs = half(begin, peer);
+    reduce_shares(RunCursor(mine, own.begin), own.bytes, RunCursor(out, own.begin), reducing);
+    copy_stream(RunCursor(out, own.begin), meeting_->stage_of(rank_) + index(rank_) * share, own.bytes);
+    meeting_->sync(timeout);
+    copy_stream(meeting_->stage_of(peer) + index(peer) * share, RunCursor(out, theirs.begin), theirs.bytes);
+    if (begin + 2 * share >= bytes) break;
+    show_to_peer(begin + 2 * share);
+    meeting_->next_stage(timeout);
+  }
+  meeting_->leave();
+}
+
 void MemoryExchange::all_reduce_staged(RunList mine, RunList out, std::size_t bytes, Reducing reducing,
                                        milliseconds timeout) {
   const std::size_t stage = meeting_->stage_bytes();
   for (std::size_t begin = 0;; begin += stage) {
     const std::size_t part = std::min(stage, bytes - begin);
-    if (size() <= 2 || part <= kWholeBytes) {
+    if (part <= kWholeBytes) {
       reduce_staged(0, part, RunCursor(out, begin), reducing);
     } else {
       const Range own = slice_of(part, size(), rank_);

@@ -64,6 +64,8 @@ class MemoryExchange {
   void fill_shares(std::span<const RunList> parts, std::size_t begin);
   void all_reduce_in_place(RunList out, std::size_t bytes, Reducing reducing,
                            std::chrono::milliseconds timeout);
+  void all_reduce_of_two(const GroupCall& call, RunList mine, RunList out, Reducing reducing,
+                         std::chrono::milliseconds timeout);
   void all_reduce_staged(RunList mine, RunList out, std::size_t bytes, Reducing reducing,
                          std::chrono::milliseconds timeout);
   void reduce_staged(std::size_t offset, std::size_t bytes, RunCursor out, Reducing reducing);

@@ -55,6 +55,20 @@ TEST_P(Reduce, AllReduceTakesLargeTensors) {
   });
 }
 
+// Below and above what ranks reduce whole, and what they show each other at a time, one after the other.
+TEST_P(Reduce, AllReduceIsRightOverOneStageAndMany) {
+  on_all([](int rank, int n) {
+    for (int round = 0; round < 3; ++round) {
+      for (const std::int64_t size : {4096, 4097, 65'536, 65'553, 400'003, 1'500'001}) {
+        const auto terms = samples(n, {size}, at::kFloat, static_cast<std::uint64_t>(round));
+        EXPECT_TRUE(
+            is_equal(mt::all_reduce(terms[static_cast<std::size_t>(rank)], "sum", {}), reduced(terms, "sum")))
+            << size;
+      }
+    }
+  });
+}
+
 TEST_P(Reduce, AllReduceGivesTheSameBitsOnEveryRank) {
   on_all([](int rank, int n) {
     for (const std::int64_t size : {1001, 20001}) {
