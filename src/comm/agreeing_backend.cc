@@ -42,7 +42,8 @@ struct Peers : WorkPeers {
   void tell_wait(Stage stage) const override {
     Wait wait = in_backend;
     wait.is_given_up = stage == Stage::gave_up;
-    tell_wait_in_all_groups(membership->world_rank(), stage == Stage::goes_on ? nullptr : &wait);
+    tell_wait_in_all_groups(membership->world_rank(), WaitPlace::group,
+                            stage == Stage::goes_on ? nullptr : &wait);
   }
 };
 

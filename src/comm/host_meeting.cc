@@ -82,7 +82,7 @@ std::unique_ptr<GroupMeeting> HostMembership::meeting(int ranks_on_host, std::ve
       [this] { return obstacle(); },
       record_,
       [record = record_](const std::string& problem) { record->note_failure(problem); },
-      [this](const Wait* wait) { tell_wait_in_all_groups(world_rank(), wait); },
+      [this](const Wait* wait) { tell_wait_in_all_groups(world_rank(), WaitPlace::group, wait); },
       [this](const std::vector<int>& late) { return follow_waits_in_all_groups(world_rank(), late); },
       declarations_of_process(),
       [](const FailedCall& failed, std::chrono::milliseconds timeout) {
@@ -165,14 +165,8 @@ Obstacle HostMembership::obstacle_of(const std::vector<int>& world_ranks) const 
       [&](int rank) { return std::find(world_ranks.begin(), world_ranks.end(), rank) != world_ranks.end(); });
 }
 
-void HostMembership::tell_wait(const Wait* wait) {
-  if (!is_of_this_process()) return;
-  WaitNote& note = memory_->slot(rank_).wait;
-  if (wait != nullptr) {
-    note.write(*wait);
-  } else {
-    note.clear();
-  }
+void HostMembership::tell_wait(WaitPlace place, const Wait* wait) {
+  if (is_of_this_process()) memory_->slot(rank_).tell_wait(place, wait);
 }
 
 void HostMembership::settle_failures(const FailedCall& next, std::chrono::milliseconds timeout) const {
@@ -191,7 +185,7 @@ std::optional<Whereabouts> HostMembership::whereabouts(int world_rank) const {
   if (member == world_ranks_.end()) return std::nullopt;
   const MeetingSlot& slot = memory_->slot(static_cast<int>(member - world_ranks_.begin()));
   Whereabouts found;
-  if (slot.wait.is_there()) found.wait = slot.wait.read();
+  found.waits = slot.read_waits();
   found.state = c10::str("its process ", slot.process.load(), " ", process_state(slot.process));
   return found;
 }
@@ -202,10 +196,10 @@ void say_in_all_groups(LastWords meaning, const std::string& text) noexcept {
   for (HostMembership* membership : memberships().all) membership->say(meaning, text);
 }
 
-void tell_wait_in_all_groups(int self, const Wait* wait) {
+void tell_wait_in_all_groups(int self, WaitPlace place, const Wait* wait) {
   const std::scoped_lock lock(memberships().mutex);
   for (HostMembership* membership : memberships().all) {
-    if (self < 0 || membership->world_rank() == self) membership->tell_wait(wait);
+    if (self < 0 || membership->world_rank() == self) membership->tell_wait(place, wait);
   }
 }
 

@@ -40,7 +40,7 @@ class HostMembership {
   Obstacle obstacle_of(const std::vector<int>& world_ranks) const;
 
   int world_rank() const { return world_ranks_[static_cast<std::size_t>(rank_)]; }
-  void tell_wait(const Wait* wait);
+  void tell_wait(WaitPlace place, const Wait* wait);
   // Whether the group cannot leave what it is in, since its calls are met for later than they are made.
   bool meets_later() const { return meets_later_; }
   // Blocks until the members know of the failures that this rank knows of, or cannot.
@@ -70,7 +70,7 @@ void say_in_all_groups(LastWords meaning, const std::string& text) noexcept;
 
 // What the ranks of this host tell each other in all their groups. `self` is a rank of this process; -1: the
 // only one.
-void tell_wait_in_all_groups(int self, const Wait* wait);
+void tell_wait_in_all_groups(int self, WaitPlace place, const Wait* wait);
 // A call of an operator failed by the data of this process, or of another that told of it: told when all know
 // of those before.
 void tell_failure_in_all_groups(const FailedCall& failed, std::chrono::milliseconds timeout);

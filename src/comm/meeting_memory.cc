@@ -64,6 +64,23 @@ Wait WaitNote::read() const {
   return wait;
 }
 
+void MeetingSlot::tell_wait(WaitPlace place, const Wait* wait) {
+  WaitNote& note = waits[static_cast<std::size_t>(place)];
+  if (wait != nullptr) {
+    note.write(*wait);
+  } else {
+    note.clear();
+  }
+}
+
+std::vector<Wait> MeetingSlot::read_waits() const {
+  std::vector<Wait> found;
+  for (const WaitNote& note : waits) {
+    if (note.is_there()) found.push_back(note.read());
+  }
+  return found;
+}
+
 bool FailedCall::concerns(const std::vector<int>& world_ranks) const {
   return std::all_of(world_ranks.begin(), world_ranks.end(), [&](int member) {
     return std::find(concerned.begin(), concerned.end(), member) != concerned.end();

@@ -79,7 +79,12 @@ struct Wait {
   bool is_given_up = false;
 };
 
-// The wait of a rank, in whatever group or place it is, as it tells those who wait for it. As many ranks as
+// Where a rank waits: threads of one may be at both at a time, one in a collective, one that saves a
+// checkpoint.
+enum class WaitPlace : std::uint8_t { group, store };
+constexpr std::size_t kWaitPlaces = 2;
+
+// The wait of a rank at such a place, in whatever group, as it tells those who wait for it. As many ranks as
 // fit. Peers may read while it is written.
 class WaitNote {
  public:
@@ -110,7 +115,7 @@ struct alignas(64) MeetingSlot {
   std::atomic<std::uint64_t> process_start = 0;
   std::atomic<std::uint64_t> origin[6] = {};  // what the latest call is for, as characters
   char words[4096];                           // what the rank called when ranks disagreed, or its last words
-  WaitNote wait;
+  std::array<WaitNote, kWaitPlaces> waits;
   // Calls that failed on this rank, or on another that told of it: those of all members are equal when all
   // know.
   std::atomic<std::uint64_t> failures = 0;
@@ -119,6 +124,9 @@ struct alignas(64) MeetingSlot {
   // Cut to what fits. Peers may read while it is written: half of one text and half of another, then.
   void write_words(const std::string& text);
   std::string read_words() const;
+  // Null: it goes on.
+  void tell_wait(WaitPlace place, const Wait* wait);
+  std::vector<Wait> read_waits() const;
   // The text comes before its meaning. A rank that gave up goes because of another: that stays said.
   void say(LastWords meaning, const std::string& text);
 };

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #else
 #include <c10/util/Half.h>
@@ -152,7 +153,14 @@ void reduce_blocks(char* out, std::span<const char* const> terms, std::size_t by
 
 bool has_half() {
 #if defined(__x86_64__)
-  static const bool has = __builtin_cpu_supports("f16c") != 0;
+  static const bool has = [] {  // clang 14 knows no "f16c" to ask for
+    unsigned a = 0;
+    unsigned b = 0;
+    unsigned c = 0;
+    unsigned d = 0;
+    return static_cast<bool>(__builtin_cpu_supports("avx")) && __get_cpuid(1, &a, &b, &c, &d) != 0 &&
+           (c & bit_F16C) != 0;
+  }();
   return has;
 #else
   return true;

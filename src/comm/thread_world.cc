@@ -154,20 +154,14 @@ void ThreadWorld::tell_failure(int rank, const FailedCall& failed, std::chrono::
 }
 
 void ThreadWorld::tell_wait(int rank, const Wait* wait) {
-  visit_slots(rank, [&](MeetingSlot& slot) {
-    if (wait != nullptr) {
-      slot.wait.write(*wait);
-    } else {
-      slot.wait.clear();
-    }
-  });
+  visit_slots(rank, [&](MeetingSlot& slot) { slot.tell_wait(WaitPlace::group, wait); });
 }
 
 std::string ThreadWorld::follow(int rank, const std::vector<int>& late) const {
   return follow_waits(rank, late, [this](int other) -> std::optional<Whereabouts> {
     Whereabouts found;
     visit_slots(other, [&](const MeetingSlot& slot) {
-      if (slot.wait.is_there()) found.wait = slot.wait.read();
+      if (found.waits.empty()) found.waits = slot.read_waits();
     });
     const std::scoped_lock lock(mutex_);
     const int thread = threads_[static_cast<std::size_t>(other)];

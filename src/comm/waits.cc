@@ -24,16 +24,18 @@ std::string follow_waits(int self, const std::vector<int>& late,
     if (!seen.insert(rank).second) continue;
     const std::optional<Whereabouts> found = look(rank);
     if (!found) continue;
-    ++lines;
-    text.append("\n  rank ").append(std::to_string(rank));
-    if (!found->wait) {
-      text.append(" has not come: ").append(found->state);
+    const std::string name = "\n  rank " + std::to_string(rank);
+    if (found->waits.empty()) {
+      text.append(name).append(" has not come: ").append(found->state);
       has_end = true;
-      continue;
+      ++lines;
     }
-    text.append(found->wait->is_given_up ? " gave up waiting for " : " waits for ").append(found->wait->what);
-    has_end = has_end || found->wait->is_for_others;
-    rest.insert(rest.end(), found->wait->ranks.begin(), found->wait->ranks.end());
+    for (const Wait& wait : found->waits) {
+      text.append(name).append(wait.is_given_up ? " gave up waiting for " : " waits for ").append(wait.what);
+      has_end = has_end || wait.is_for_others;
+      rest.insert(rest.end(), wait.ranks.begin(), wait.ranks.end());
+      ++lines;
+    }
   }
   if (lines > 0 && rest.empty() && !has_end) text.append("\n  so that they wait for each other");
   return text;

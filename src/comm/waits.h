@@ -12,7 +12,7 @@ namespace meshtorch::internal {
 
 // What is known of a rank on this host.
 struct Whereabouts {
-  std::optional<Wait> wait;
+  std::vector<Wait> waits;
   std::string state;  // "its process 1234 is stopped"
 };
 

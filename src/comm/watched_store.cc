@@ -53,13 +53,13 @@ class ToldWait {
  public:
   ToldWait() = default;
   ~ToldWait() {
-    if (is_told_ && !is_given_up_) tell_wait_in_all_groups(-1, nullptr);
+    if (is_told_ && !is_given_up_) tell_wait_in_all_groups(-1, WaitPlace::store, nullptr);
   }
   ToldWait(const ToldWait&) = delete;
   ToldWait& operator=(const ToldWait&) = delete;
   void tell(const Wait& wait) {
     is_told_ = true;
-    tell_wait_in_all_groups(-1, &wait);
+    tell_wait_in_all_groups(-1, WaitPlace::store, &wait);
   }
   // It stays told until the rank waits again.
   void tell_of_end() {

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -43,10 +44,9 @@ bool lives_on(const at::Tensor& tensor, const DeviceMesh& data) {
   const DTensorMeta* meta = meta_of(tensor);
   if (meta == nullptr) return false;
   if (meta->mesh.get() == &impl_of(data)) return true;
-  for (const std::string& name : meta->mesh->names()) {
-    if (std::ranges::find(data.names(), name) != data.names().end()) return true;
-  }
-  return false;
+  return std::ranges::any_of(meta->mesh->names(), [&](const std::string& name) {
+    return std::ranges::find(data.names(), name) != data.names().end();
+  });
 }
 
 void convert_floating(const std::vector<at::Tensor*>& tensors, const std::optional<at::ScalarType>& type) {
@@ -61,7 +61,7 @@ void convert_floating(const std::vector<at::Tensor*>& tensors, const std::option
 std::shared_ptr<ParameterGroup> ParameterGroup::make(const std::vector<NamedParameter>& parameters,
                                                      ParameterGroupOptions options) {
   keep_freed_memory();
-  const std::shared_ptr<ParameterGroup> group(new ParameterGroup(parameters, std::move(options)));
+  std::shared_ptr<ParameterGroup> group(new ParameterGroup(parameters, std::move(options)));
   for (const ShardedParameter& p : group->parameters_) owners().add(p.tensor(), group);
   group->keep_hooks();
   return group;

@@ -26,9 +26,9 @@ std::string follow(const std::map<int, Whereabouts>& ranks, int self, const std:
 }
 
 Whereabouts waits_for(int rank) {
-  return {Wait{{rank}, "rank " + std::to_string(rank) + " in barrier #1"}, ""};
+  return {{Wait{{rank}, "rank " + std::to_string(rank) + " in barrier #1"}}, ""};
 }
-Whereabouts stopped() { return {std::nullopt, "its process 7 is stopped"}; }
+Whereabouts stopped() { return {{}, "its process 7 is stopped"}; }
 
 TEST(Waits, AChainIsFollowedToItsEnd) {
   EXPECT_EQ(follow({{1, waits_for(2)}, {2, waits_for(3)}, {3, stopped()}}, 0, {1}),
@@ -43,16 +43,31 @@ TEST(Waits, RanksThatWaitForEachOtherAreToldSo) {
 }
 
 TEST(Waits, AChainMayEndOnAnotherHost) {
-  const Whereabouts elsewhere{Wait{{0}, "an answer from rank 2 on host-b", true}, ""};
+  const Whereabouts elsewhere{{Wait{{0}, "an answer from rank 2 on host-b", true}}, ""};
   EXPECT_EQ(follow({{1, elsewhere}}, 0, {1, 5}), "\n  rank 1 waits for an answer from rank 2 on host-b");
 }
 
 TEST(Waits, ARankThatGaveUpStillTellsForWhomItWaited) {
   Whereabouts given_up = waits_for(2);
-  given_up.wait->is_given_up = true;
+  given_up.waits[0].is_given_up = true;
   EXPECT_EQ(
       follow({{1, given_up}, {2, stopped()}}, 0, {1}),
       "\n  rank 1 gave up waiting for rank 2 in barrier #1\n  rank 2 has not come: its process 7 is stopped");
+}
+
+// The thread that saves a checkpoint waits for rank 0, while another is in a collective with rank 2.
+TEST(Waits, OfTwoThreadsOfOneRankAreBothFollowed) {
+  MeetingSlot slot;
+  const Wait in_group{{2}, "rank 2 in barrier #1"};
+  const Wait at_store{{0}, "rank 0 at the store"};
+  slot.tell_wait(WaitPlace::group, &in_group);
+  slot.tell_wait(WaitPlace::store, &at_store);
+  EXPECT_EQ(follow({{1, {slot.read_waits(), ""}}, {2, stopped()}}, 0, {1}),
+            "\n  rank 1 waits for rank 2 in barrier #1\n  rank 1 waits for rank 0 at the store"
+            "\n  rank 2 has not come: its process 7 is stopped");
+  slot.tell_wait(WaitPlace::store, nullptr);
+  EXPECT_EQ(follow({{1, {slot.read_waits(), ""}}, {2, stopped()}}, 0, {1}),
+            "\n  rank 1 waits for rank 2 in barrier #1\n  rank 2 has not come: its process 7 is stopped");
 }
 
 TEST(Waits, ANoteKeepsAsManyRanksAsFit) {
