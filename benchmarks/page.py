@@ -135,13 +135,13 @@ from node to node (`setThreadLocalState` in the same profile).""",
     "adamw": """The loop runs {adamw:.2f} times the instructions of the plain one (`ctest -R instructions -V`): {adamw_more:,.0f} more for each of the nine
 operators of a parameter, which is dispatched twice, for the tensor and for its shard, and looks up what was decided between the two.""",
     "redistribution": """`redistribute` and `to_local` run 7,800 instructions beside the collective (callgrind on both sides of `P to R of 256 KiB`, two
-threads): two tensors, the look-up of the move, the record of it. That is one to two microseconds whatever the size, and shows beside collectives of ten. The bare all_to_all gets its bytes packed; a redistribution between dims moves them in rows of 4 KiB, to where they
+threads): two tensors, the look-up of the move, the record of it. That is one to two microseconds whatever the size, and shows beside collectives of ten. The bare all_to_all gets its bytes packed; a redistribution between dims moves them in rows of 1 to 4 KiB, to where they
 belong, and that is in its time.""",
-    "large": """Processes cannot read each other's memory: what another rank needs is written to a shared segment and read there, so that a rank of two moves 40
-MiB in a reduce_scatter of 16 where a thread moves 24 (`src/comm/memory_exchange.cc`). The own part goes through no segment. And the copy that all of these are
-compared with has the memory to itself: two processes that copied 16 MiB at a time took 1.1 to 2.1 ms each, one alone 1.1 to 1.4 (medians of 300, three tries).""",
-    "training": """In a profile of the ranks (`perf record build/release/examples/llama/meshtorch-llama train --tp 2 …`, taken on a busy machine) 83 % of
-the time is LibTorch's, 70 % its matrix products; meshtorch's own code has 2 %, beside filling the parameters once. Ranks communicate or wait for each other for {tp_share:.0%} of the
+    "large": """Processes cannot read each other's memory: what another rank needs is written to a shared segment and read there, so that a rank of two reads and
+writes 40 MiB in a reduce_scatter of 16, where a thread moves 24, and 72 MiB in an all_reduce of 16, where 32 would do (`src/comm/memory_exchange.cc`; a part of it stays in the
+caches). A rank's own part goes through no segment.""",
+    "training": """In a profile of two thread ranks (`perf record build/release/examples/llama/meshtorch-llama train --dp 2 …`, taken beside other programs) 81 % of
+the time is LibTorch's, 70 % its matrix products, 12 % the kernel's, most of it for fresh pages; meshtorch's own code has 1 %, beside filling the parameters once. Ranks communicate or wait for each other for {tp_share:.0%} of the
 time with tp 2 and {dp_share:.0%} with dp 2; one rank with two operator threads spends {one_share:.0%} in the same calls, with nobody to meet.""",
     "generate": """LibTorch's products of one row with these weights, by themselves in two processes at a time, allow {products:.0f} tokens/s
 ({products_part:.0%} of the bound), where a sum that only reads the weights allows {read:.0f} (`benchmarks/llama.py`): on this processor MKL multiplies one row in its code for any
