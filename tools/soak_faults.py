@@ -32,8 +32,9 @@ def train(place, fault, restarts):
                "--sequence-length", "13", "--vocab-size", "257", "--batch-size", "4", "--dtype", "float64", "--dp", "2",
                "--tp", "2", "--steps", str(steps), "--checkpoint-every", "1", "--resume", "auto", "--checkpoint", state,
                "--log", log]
-    # A rank that failed waits before it ends: the launcher would end the others before they can say what they know.
-    patient = ["sh", "-c", '"$@"; code=$?; [ $code = 0 ] || sleep 2; exit $code', "rank"]
+    # A rank that failed waits before it ends: the launcher would end the others before they can say what they know. One that
+    # leaves by an error waits for its background save first, for the time limit at the longest.
+    patient = ["sh", "-c", f'"$@"; code=$?; [ $code = 0 ] || sleep {limit + 2}; exit $code', "rank"]
     environment = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive", MESHTORCH_TIMEOUT=str(limit),
                        MESHTORCH_FAULT=fault, TMPDIR=place)
     ended = subprocess.run([f"{build}/tools/meshtorch-run", "-n", str(ranks), "--timeout", "120", "--max-restarts",
