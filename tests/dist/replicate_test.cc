@@ -1,4 +1,6 @@
 // replicate: equal to one device, one all-reduce a bucket, and parameters that get no gradient.
+#include <sys/resource.h>
+
 #include "data_parallel_training.h"
 #include "trace_order.h"
 
@@ -71,6 +73,30 @@ TEST(ReplicatedOverlap, RanksWithOtherBucketsAreTold) {
     EXPECT_EQ(mt::all_reduce(torch::ones({}), "sum", batches(2)).item<float>(), 2);
   });
 }
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// A step of 64 MiB that is made again takes the pages of the one before it, which the kernel would have to
+// clear: 16,384 of them each time.
+TEST(ReplicatedMemory, WhatAStepFreesTheNextTakesAgain) {
+  on_ranks(4, [](int) {
+    Tower stack = filled(Tower(6, 8, 1));
+    mt::replicate(*stack, batches(4));
+  });
+  const auto step = [] {
+    std::vector<torch::Tensor> tensors(8);
+    for (torch::Tensor& t : tensors) t = torch::ones({2 << 20});
+  };
+  const auto fresh_pages = [] {
+    rusage used{};
+    getrusage(RUSAGE_SELF, &used);
+    return used.ru_minflt;
+  };
+  for (int i = 0; i < 2; ++i) step();
+  const long before = fresh_pages();
+  for (int i = 0; i < 4; ++i) step();
+  EXPECT_LT(fresh_pages() - before, 16384);
+}
+#endif
 
 TEST(ReplicatedStart, ParametersAndBuffersAreThoseOfTheFirstRank) {
   on_ranks(2, [](int rank) {
