@@ -117,6 +117,14 @@ bool has_partial(const mt::Placements& placements) {
   return std::ranges::any_of(placements, [](const mt::Placement& p) { return p.is_partial(); });
 }
 
+// Terms that add up to a small number may be as large as the largest of the result, or larger, and each is
+// rounded as that is: a factor of 1e32 leaves 1e16 of terms whose sum is zero.
+bool is_close_to_terms(const Tensor& actual, const Tensor& wanted) {
+  if (wanted.scalar_type() != at::kDouble || wanted.numel() == 0) return false;
+  const double largest = torch::where(wanted.isfinite(), wanted.abs(), 0.0).max().item<double>();
+  return torch::allclose(actual, wanted, tolerance(at::kDouble), 1e-11 * largest, /*equal_nan=*/true);
+}
+
 void compare(const std::string& what, const Tensor& actual, const Tensor& expected, Comparison comparison) {
   if (!expected.defined() && !actual.defined()) return;
   if (expected.defined() != actual.defined())
@@ -136,6 +144,7 @@ void compare(const std::string& what, const Tensor& actual, const Tensor& expect
   if (is_pending && (wanted.is_floating_point() || wanted.is_complex()))
     wanted = torch::where(wanted.isinf().logical_and(whole.isnan()), torch::full_like(wanted, NAN), wanted);
   const auto same = is_close(whole.resolve_conj().resolve_neg(), wanted, allowed);
+  if (!same && is_pending && is_close_to_terms(whole, wanted)) return;
   if (!same)
     throw Mismatch(c10::str(what, " ", mt::to_string(mt::DTensor(actual).placements()), ": ", same.message()),
                    bool(is_close(whole.resolve_conj().resolve_neg(), wanted, small_in(allowed))));

@@ -152,6 +152,12 @@ TEST(Rounding, IsToldFromWrongNumbersByTheSameCallInDoublePrecision) {
   expect_right("_euclidean_dist: f16[5,4], f16[6,4] | 2 | R, P | R");
 }
 
+TEST(Rounding, OfPendingTermsIsThatOfTheLargestOfTheirSums) {
+  expect_right("linalg_pinv.atol_rtol_float: d[5,4], hermitian=false | 3 | R | P");
+  expect_right("_lu_with_info: d[1,1,2,6,6], check_errors=false | 2 | R | P");
+  expect_right("special_psi: f[1,3,6,6] | 3 | R | P");
+}
+
 TEST(Refused, MoreTensorsToWriteThanResults) {
   on_ranks(2, [](int) {
     const mt::DeviceMesh mesh = line(2);
