@@ -270,23 +270,23 @@ bool GroupMeeting::is_over(std::uint64_t meeting) const {
 template <class Condition>
 bool GroupMeeting::watch(const Condition& is_over) {
   if (current_fault_lab() != nullptr) return false;  // it says who runs
-  if (!may_watch_) {                                 // let the others have the core
-    for (int i = 0; i < kYields; ++i) {
+  const auto begin = Clock::now();
+  if (!may_watch_) {  // let the others have the core
+    for (int i = 0; i < kYields && Clock::now() - begin < kLongestWatch; ++i) {
       std::this_thread::yield();
       if (is_over()) return true;
     }
     return false;
   }
-  const auto begin = Clock::now();
+  // No yielding here: on a busy machine another program would take the core for a whole slice, where a rank that
+  // sleeps is woken in between. A rank that wants this core has it as soon as patience is over.
   for (unsigned i = 1;; ++i) {
     if (is_over()) {
       patience_ = std::min(2 * patience_, kLongestWatch);
       return true;
     }
     pause_briefly();
-    if (i % 64 != 0) continue;
-    if (Clock::now() - begin > patience_) break;
-    std::this_thread::yield();  // the rank that is waited for may want this core
+    if (i % 64 == 0 && Clock::now() - begin > patience_) break;
   }
   patience_ = std::max(patience_ / 2, kShortestWatch);
   return false;

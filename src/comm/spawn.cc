@@ -17,7 +17,7 @@ namespace {
 
 int threads_for_each(int world_size) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  return std::max(1, cores / world_size);
+  return std::min(at::get_num_threads(), std::max(1, cores / world_size));
 }
 
 }  // namespace

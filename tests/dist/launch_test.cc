@@ -20,6 +20,15 @@ TEST(Spawn, RunsEachRankOnceAndGivesItsNumber) {
   EXPECT_FALSE(!ranks_are_processes() && mt::is_initialized());
 }
 
+TEST(Spawn, ARanksOperatorsUseNoMoreThreadsThanTheCallers) {
+  const int before = at::get_num_threads();
+  at::set_num_threads(1);
+  mt::spawn(1, [](int) { EXPECT_EQ(at::get_num_threads(), 1); });
+  at::set_num_threads(2);
+  mt::spawn(64, [](int) { EXPECT_LE(at::get_num_threads(), 2); });
+  at::set_num_threads(before);
+}
+
 TEST(Spawn, TheFirstRankThatThrowsStopsTheOthersAndIsNamed) {
   try {
     mt::spawn(3, [](int rank) {
