@@ -89,6 +89,8 @@ def install():
     _install_comparison()
     _replace_for_distributed(FSDPParam, "__init__", _refuse_torch_fsdp)
     _replace_for_distributed(torch, "unravel_index", _with_numbers_of_the_program)
+    _replace_for_distributed(torch.nn.functional, "multi_head_attention_forward", _with_numbers_of_the_program)
+    _replace_for_distributed(torch.nn.modules.transformer, "_detect_is_causal_mask", _with_numbers_of_the_program)
     for name in ("mean", "std", "var"):  # without a mask they count ones
         _replace_for_distributed(torch.masked, name, _with_numbers_of_the_program)
     for dims in (2, 3):

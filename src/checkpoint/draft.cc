@@ -11,6 +11,7 @@
 
 #include "checkpoint/held_tensors.h"
 #include "checkpoint/slab.h"
+#include "comm/wire.h"
 #include "safetensors/atomic_file.h"
 #include "safetensors/header.h"
 
@@ -139,7 +140,7 @@ DataFile Draft::write_data() const {
   append(std::as_bytes(std::span(header)));
   for (const OwnChunk& chunk : mine_) {
     for_each_slab(chunk.values, [&](const at::Tensor& slab, std::int64_t) {
-      const at::Tensor values = slab.cpu().contiguous();
+      const at::Tensor values = meshtorch::internal::readable(slab.cpu());
       append({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
     });
   }

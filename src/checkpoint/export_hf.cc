@@ -11,6 +11,7 @@
 #include "checkpoint/gather.h"
 #include "checkpoint/held_tensors.h"
 #include "checkpoint/slab.h"
+#include "comm/wire.h"
 #include "core/shard_indices.h"
 #include "meshtorch/checkpoint.h"
 #include "safetensors/atomic_file.h"
@@ -104,7 +105,7 @@ void write_box(SharedFile& file, const StoredTensor& tensor, const Box& box, con
   const ShardIndices places(tensor.shape, ranges_of(box));
   const auto item = static_cast<std::int64_t>(safetensors::internal::item_size(tensor.dtype));
   for_each_slab(values, [&](const at::Tensor& slab, std::int64_t begin) {
-    const at::Tensor in_order = slab.cpu().contiguous();
+    const at::Tensor in_order = meshtorch::internal::readable(slab.cpu());
     const auto* bytes = static_cast<const std::byte*>(in_order.const_data_ptr());
     places.visit_runs(begin, begin + slab.numel(), [&](std::int64_t first, std::int64_t length) {
       const auto count = static_cast<std::size_t>(length * item);

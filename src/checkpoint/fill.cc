@@ -5,6 +5,7 @@
 
 #include "checkpoint/dtype.h"
 #include "checkpoint/slab.h"
+#include "comm/wire.h"
 
 namespace meshtorch::safetensors::internal {
 
@@ -16,7 +17,7 @@ void fill(const at::Tensor& target, const OpenFile& file, const StoredTensor& so
   const auto read = [&](const at::Tensor& in_order, std::int64_t begin) {
     file.read(source, part, begin, begin + in_order.numel(), static_cast<std::byte*>(in_order.data_ptr()));
   };
-  if (target.is_cpu() && target.scalar_type() == type && target.is_contiguous()) {
+  if (target.is_cpu() && target.scalar_type() == type && meshtorch::internal::lies_in_order(target)) {
     read(target, 0);
     return;
   }

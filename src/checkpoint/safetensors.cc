@@ -7,6 +7,7 @@
 #include "checkpoint/files_impl.h"
 #include "checkpoint/fill.h"
 #include "comm/pending.h"
+#include "comm/wire.h"
 #include "meshtorch/dtensor.h"
 #include "safetensors/atomic_file.h"
 
@@ -99,7 +100,7 @@ void write(const std::string& path, const NamedTensors& tensors, const Metadata&
     file.append(header);
     for (const auto& [name, tensor] : tensors) {
       wait_pending(tensor);
-      const at::Tensor values = tensor.detach().cpu().contiguous();
+      const at::Tensor values = meshtorch::internal::readable(tensor.detach().cpu());
       file.append({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
     }
     file.commit();

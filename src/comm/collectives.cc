@@ -294,6 +294,7 @@ at::Tensor broadcast(const at::Tensor& self, int source, const Group& group) {
   TORCH_CHECK_VALUE(source >= 0 && source < group.size(), "meshtorch: broadcast from rank ", source,
                     " of a group of ", group.size(), " ranks\n  do: give a rank of the group, from 0 to ",
                     group.size() - 1);
+  wait_for_memory(self);
   if (auto* memory = memory_for(group, self)) return broadcast_in_memory(*memory, self, source, group);
   std::vector<at::Tensor> buffers{as_cargo(writable_copy(self))};
   c10d::BroadcastOptions options;

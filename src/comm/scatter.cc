@@ -21,7 +21,7 @@ at::Tensor scatter_parts(const std::vector<at::Tensor>& parts, int source, const
   if (group.rank() == source) {
     sent.emplace_back();
     for (const at::Tensor& part : parts)
-      sent[0].push_back(as_cargo(padded(part.reshape({-1}), 0, largest).contiguous()));
+      sent[0].push_back(as_cargo(readable(padded(part.reshape({-1}), 0, largest))));
   }
   std::vector<at::Tensor> received{as_cargo(at::empty({largest}, mine.options()))};
   c10d::ScatterOptions options;

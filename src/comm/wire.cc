@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "comm/key.h"
 #include "comm/pending.h"
 #include "comm/reduce.h"
 
@@ -43,20 +44,35 @@ Op::RedOpType on_bytes_of_bools(Op::RedOpType op) {
 
 }  // namespace
 
-at::Tensor prepared(const at::Tensor& t) {
+void wait_for_memory(const at::Tensor& t) {
   wait_pending(t);
+  const bool is_distributed = t.defined() && t.key_set().has(kMeshKey);
+  TORCH_CHECK_VALUE(
+      t.defined() && t.layout() == at::kStrided && !is_distributed,
+      "meshtorch: a collective takes plain dense tensors, and got ",
+      !t.defined()     ? std::string("one that is undefined")
+      : is_distributed ? c10::str("a distributed one of shape ", t.sizes())
+                       : c10::str("one of layout ", t.layout()),
+      "\n  argument: the tensor that is sent\n  do: give `to_local()` of a distributed tensor, or `redistribute` it "
+      "instead; give `to_dense()` of a sparse one");
+}
+
+bool lies_in_order(const at::Tensor& t) { return t.is_contiguous() && !t.is_conj() && !t.is_neg(); }
+
+at::Tensor prepared(const at::Tensor& t) {
+  wait_for_memory(t);
   const at::Tensor plain = t.detach().resolve_conj().resolve_neg().contiguous();
   return plain.dim() == 0 ? plain.view({1}) : plain;
 }
 
 at::Tensor readable(const at::Tensor& t) {
-  wait_pending(t);
-  if (t.is_contiguous() && !t.is_conj() && !t.is_neg()) return t;
+  wait_for_memory(t);
+  if (lies_in_order(t)) return t;
   return t.detach().resolve_conj().resolve_neg().contiguous();
 }
 
 at::Tensor writable_copy(const at::Tensor& t) {
-  wait_pending(t);
+  wait_for_memory(t);
   return t.detach().clone(at::MemoryFormat::Contiguous);
 }
 

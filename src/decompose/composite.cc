@@ -2,8 +2,10 @@
 #include <ATen/ATen.h>
 #include <ATen/ops/feature_alpha_dropout_ops.h>
 #include <ATen/ops/feature_dropout_ops.h>
+#include <ATen/ops/fill_diagonal_ops.h>
 #include <ATen/ops/scaled_dot_product_attention_ops.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/differentiable.h"
@@ -70,6 +72,23 @@ struct FeatureDropout<Op, drop, at::Tensor&(at::Tensor&, double, bool)> {
     return draws ? self.copy_(drop(self, p)) : as_composite<Op>(self, p, train);
   }
 };
+
+// LibTorch would address the diagonal by strides. In a tall matrix that is wrapped the diagonal begins anew below each
+// square, after one row without it.
+at::Tensor& fill_diagonal(at::Tensor& self, const at::Scalar& value, bool wrap) {
+  const at::IntArrayRef sizes = self.sizes();
+  const bool is_cube = std::ranges::adjacent_find(sizes, std::ranges::not_equal_to()) == sizes.end();
+  if (meta_of(self) == nullptr || sizes.size() < 2 || (sizes.size() > 2 && !is_cube))
+    return as_composite<op::fill_diagonal_>(self, value, wrap);
+  const std::int64_t rows = sizes[0], step = sizes[1] + 1;
+  for (std::int64_t first = 0; first < rows; first += step) {
+    at::Tensor diagonal = self.slice(0, first).diagonal();
+    while (diagonal.dim() > 1) diagonal = diagonal.diagonal(/*offset=*/0, 0, -1);
+    diagonal.fill_(value);
+    if (!wrap || sizes.size() > 2) break;
+  }
+  return self;
+}
 
 // Causal attention on a sequence in another order, which its backward has to know too, wherever it runs.
 at::Tensor attention_in_order(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -157,6 +176,7 @@ void add_composite_decompositions(DecompositionTable& ops) {
   ops.add<op::feature_dropout_>(FeatureDropout<op::feature_dropout_, dropped>::call);
   ops.add<op::feature_alpha_dropout>(FeatureDropout<op::feature_alpha_dropout, alpha_dropped>::call);
   ops.add<op::feature_alpha_dropout_>(FeatureDropout<op::feature_alpha_dropout_, alpha_dropped>::call);
+  ops.add<op::fill_diagonal_>(fill_diagonal);
   ops.add<op::scaled_dot_product_attention>(dot_product_attention);
 }
 

@@ -28,6 +28,22 @@
 #include "tensor/reduced.h"
 
 namespace meshtorch::internal {
+namespace {
+
+// Zeros of the same kind, at least one along each dim.
+at::Tensor with_elements(const at::Tensor& tensor) {
+  std::vector<std::int64_t> sizes = tensor.sizes().vec();
+  for (std::int64_t& size : sizes) size = std::max<std::int64_t>(size, 1);
+  return at::zeros(sizes, tensor.options());
+}
+
+bool has_all_split_dims(const Layout& layout, std::int64_t dims) {
+  return std::ranges::all_of(layout.placements,
+                             [&](const Placement& p) { return !p.is_shard() || p.dim() < dims; });
+}
+
+}  // namespace
+
 Handler::Handler(const OperatorInfo& info, torch::jit::Stack& stack, LookedUp* looked_up)
     : info_(info), stack_(stack), base_(stack.size() - info.arguments.size()), looked_up_(looked_up) {}
 
@@ -97,7 +113,7 @@ void Handler::run_by_rule() {
   const torch::jit::Stack global_arguments = copy_of_arguments();
   check_call(info_, operands_, global_arguments);
   const auto decision = decide(info_, operands_, global_arguments, *mesh_);
-  run_locally(*decision);
+  run_locally(*decision, /*is_first=*/true);
   complete(*decision, *mesh_, tensors_in(c10::ArrayRef<c10::IValue>(stack_).slice(base_)));
   decisions_of(*mesh_).insert(call_key, decision);
   wrap_results(*decision, global_arguments);
@@ -182,16 +198,40 @@ CallKey Handler::key() const {
   return key;
 }
 
-void Handler::run_locally(const Decision& decision) {
+void Handler::run_locally(const Decision& decision, bool is_first) {
   const RecordedCall recorded(info_, operands_, c10::ArrayRef<c10::IValue>(stack_).slice(base_), *mesh_);
   const LocalTensors locals = localize_arguments(decision);
   try {
+    if (is_first) check_types(decision, locals);
     run_local_call(info_, decision.changes, stack_);
   } catch (...) {
     tell_failure(decision);
     throw;
   }
   restore_written(decision, locals);
+}
+
+// Kernels that do not know a type say so where there are elements only. A rank without any asks them once with zeros, so
+// that all ranks refuse alike.
+void Handler::check_types(const Decision& decision, const LocalTensors& locals) const {
+  const LocalChanges& changes = decision.changes;
+  if (info_.is_view || info_.fate.kind == Fate::Kind::drawn || changes.stand_in || !changes.masks.empty()) return;
+  bool is_without = false;
+  LocalTensors zeros;
+  for (std::size_t i = 0; i < operands_.size(); ++i) {
+    is_without = is_without || (locals[i].numel() == 0 && operands_[i].tensor.numel() > 0);
+    zeros.push_back(locals[i].defined() ? with_elements(locals[i]) : locals[i]);
+  }
+  if (!is_without) return;
+  torch::jit::Stack arguments = copy_of_arguments();
+  for (const auto& [index, value] : changes.replaced) arguments[index] = value;
+  replace_operands(info_, operands_, zeros, arguments.data());
+  try {
+    info_.op.callBoxed(&arguments);
+  } catch (const c10::NotImplementedError&) {
+    throw;
+  } catch (const std::exception&) {  // these zeros are no call that anybody made
+  }
 }
 
 void Handler::tell_failure(const Decision& decision) const {
@@ -235,12 +275,15 @@ void Handler::restore_written(const Decision& decision, const LocalTensors& loca
     if (!info_.arguments[operand.argument].is_written || operand.meta == nullptr) continue;
     DTensorMeta& meta = *operand.meta;
     note_write(locals[i]);
-    // What was moved is whole here, and an out= tensor may have got another shape.
+    // What was moved is whole here, and an out= tensor may have got another shape, without the dims that were split.
     const Layout* moved = decision.moves[i];
-    const at::Tensor back = moved != nullptr
-                                ? redistribute_local(locals[i], locals[i].sizes().vec(), *moved, *meta.layout)
-                                : locals[i];
-    if (back.sizes() != meta.local.sizes()) {
+    const bool has_dims = moved == nullptr || has_all_split_dims(*meta.layout, locals[i].dim());
+    const at::Tensor back =
+        moved != nullptr && has_dims
+            ? redistribute_local(locals[i], locals[i].sizes().vec(), *moved, *meta.layout)
+            : locals[i];
+    if (!has_dims) meta.layout = moved;
+    if (!has_dims || back.sizes() != meta.local.sizes()) {
       meta.local = back.clone();
     } else if (!back.is_same(meta.local)) {
       meta.local.copy_(back);

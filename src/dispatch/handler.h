@@ -39,8 +39,9 @@ class Handler {
   void check_plain_operands();
   void change_shape();
   CallKey key() const;
-  void run_locally(const Decision& decision);
+  void run_locally(const Decision& decision, bool is_first = false);
   // A call on the parts failed. Where they differ, the other ranks may not know.
+  void check_types(const Decision& decision, const LocalTensors& locals) const;
   void tell_failure(const Decision& decision) const;
   LocalTensors localize_arguments(const Decision& decision);
   void restore_written(const Decision& decision, const LocalTensors& locals);

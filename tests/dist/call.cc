@@ -28,15 +28,14 @@ at::ScalarType type_of(const TensorText& text) {
 // Seeds of the tensors of one call.
 constexpr int64_t kSeedsOfACall = 100;
 
-// All kinds are exact in binary, so that terms add up to them without rounding. Each step of 7 modulo the
-// count, plus a slope, so that order and value are unrelated.
+// All kinds are exact in binary, so that terms add up to them without rounding. A permutation that looks
+// random, plus a slope: no two are equal, order and value are unrelated, and matrices have full rank.
 Tensor unordered(at::IntArrayRef sizes, int64_t seed) {
   const int64_t n = c10::multiply_integers(sizes);
-  const Tensor steps = torch::arange(n, torch::kDouble);
-  return ((steps * 7 + static_cast<double>(seed)).remainder(static_cast<double>(std::max<int64_t>(n, 1))) /
-              4 -
-          1 + steps / 1024 + static_cast<double>(seed) / 8)
-      .view(sizes);
+  const Tensor steps = torch::arange(n, torch::kLong);
+  const Tensor keys = steps + 1009 * seed + 1;
+  const Tensor order = (keys * keys * 31 + keys * 7919).remainder(104729).argsort(/*stable=*/true, /*dim=*/0);
+  return (order / 4.0 - 1 + steps / 1024.0 + static_cast<double>(seed) / 8).to(torch::kDouble).view(sizes);
 }
 
 Tensor diagonal_of(at::IntArrayRef sizes, double value) {

@@ -91,6 +91,22 @@ TEST(CollectiveErrors, ArgumentsThatCannotBe) {
   });
 }
 
+TEST(CollectiveErrors, TensorsWithoutMemoryOfTheirOwn) {
+  on_ranks(2, [](int) {
+    const auto refused = [](const std::string& what) {
+      return "meshtorch: a collective takes plain dense tensors, and got " + what +
+             "\n  argument: the tensor that is sent\n  do: give `to_local()` of a distributed tensor, or "
+             "`redistribute` it instead; give `to_dense()` of a sparse one";
+    };
+    const mt::DTensor x =
+        mt::distribute_tensor(torch::ones({3, 2}), mt::init_device_mesh(torch::kCPU, {2}), {mt::Shard(0)});
+    expect_error(refused("a distributed one of shape [3, 2]"), [&] { mt::all_reduce(x, "sum", {}); });
+    expect_error(refused("a distributed one of shape [3, 2]"), [&] { mt::all_gather_tensor(x, 0, {}); });
+    expect_error(refused("a distributed one of shape [3, 2]"), [&] { mt::broadcast(x, 0, {}); });
+    expect_error(refused("one of layout Sparse"), [] { mt::all_reduce(torch::eye(2).to_sparse(), "sum", {}); });
+  });
+}
+
 TEST(CollectiveErrors, RanksOutsideAGroupMayNotCallIt) {
   on_ranks(3, [](int rank) {
     const mt::Group group({0, 2});

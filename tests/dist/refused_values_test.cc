@@ -281,6 +281,18 @@ TEST(RefusedValues, ThatOneRankHasWhileALayerIsGatheredAheadEndTheGroupForAll) {
   });
 }
 
+// A kernel looks at the type of elements where there are some only.
+TEST(RefusedValues, TypesThatAnOperatorDoesNotHaveAlsoOnRanksWithoutElements) {
+  on_ranks(3, [](int) {
+    for (const bool in_place : {false, true}) {
+      torch::Tensor flags = mt::distribute_tensor(torch::ones({2, 3}, torch::kBool), line(3), {Shard(0)});
+      EXPECT_THROW(in_place ? flags.abs_() : flags.abs(), c10::NotImplementedError);
+      torch::Tensor counts = mt::distribute_tensor(torch::ones({2, 3}, torch::kLong), line(3), {Shard(0)});
+      EXPECT_EQ(counts.abs().sum().item<int64_t>(), 6);
+    }
+  });
+}
+
 TEST(RefusedValues, IntegersThatTheTypeDoesNotHold) {
   on_ranks(2, [](int) {
     const mt::DeviceMesh mesh = line(2);

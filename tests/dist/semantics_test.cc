@@ -148,7 +148,26 @@ TEST(InPlace, SlicesOfSplitDimsCanBeAssigned) {
     whole.index({Slice(), Slice(2, 3)}).add_(1);
     x.narrow(0, 2, 3).select(1, 0).fill_(5);
     whole.narrow(0, 2, 3).select(1, 0).fill_(5);
+    x.t().narrow(1, 1, 6).fill_diagonal_(7);
+    whole.t().narrow(1, 1, 6).fill_diagonal_(7);
     EXPECT_TRUE(is_equal(full(x), whole));
+  });
+}
+
+// Conjugates and negatives that LibTorch has only noted in the tensor.
+TEST(Views, OfConjugatesAndNegativesAreDistributedAndFilledAsTheyAre) {
+  on_ranks(3, [](int) {
+    const torch::Tensor z = torch::complex(numbers({5, 2}), numbers({5, 2}, torch::kFloat, 1));
+    for (const torch::Tensor& lazy : {z.conj(), torch::_neg_view(numbers({5, 2}))}) {
+      const mt::DTensor x = mt::distribute_tensor(lazy, line(3), {Shard(0)});
+      EXPECT_TRUE(is_equal(x.full_tensor(), lazy.resolve_conj().resolve_neg()));
+      EXPECT_TRUE(is_equal(full(x.conj() * 2), (lazy.conj() * 2).resolve_conj()));
+    }
+    mt::manual_seed(3);
+    torch::Tensor drawn = mt::DTensor::from_local(torch::_neg_view(torch::zeros({2, 2})), line(3), {Replicate()});
+    drawn.uniform_();
+    mt::manual_seed(3);
+    EXPECT_TRUE(is_equal(full(drawn), full(mt::rand({2, 2}, line(3), {Replicate()}))));
   });
 }
 
@@ -240,6 +259,10 @@ TEST(Out, TakesTheResultInTheLayoutOfTheTarget) {
     torch::cumsum_out(sums, split(a, Shard(0), 2), 0);
     EXPECT_EQ(sums.sizes(), a.sizes());
     EXPECT_TRUE(is_close(full(sums), a.cumsum(0)));
+    torch::Tensor columns = mt::empty({4, 3}, line(2), {Shard(1)});  // a dim that the result does not have
+    torch::sum_out(columns, split(a, Shard(0), 2), 0);
+    EXPECT_EQ(columns.sizes(), at::IntArrayRef({3}));
+    EXPECT_TRUE(is_close(full(columns), a.sum(0)));
   });
 }
 
