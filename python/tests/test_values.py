@@ -68,6 +68,25 @@ def test_masked_reductions(ranks):
     ranks(masked_reductions)
 
 
+def attention_with_masks(w):
+    """torch's own Python code makes plain tensors in these: a key of zeros, a causal mask to compare with."""
+    torch.manual_seed(0)
+    attention = torch.nn.MultiheadAttention(8, 4, add_zero_attn=True, batch_first=True)
+    layer = torch.nn.TransformerEncoderLayer(8, 4, 16, dropout=0.0, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    x, mask = torch.randn(5, 6, 8), torch.nn.Transformer.generate_square_subsequent_mask(6)
+    plain = attention(x, x, x)[0], encoder(x, mask=mask)
+    distribute_module(attention, w.mesh())
+    distribute_module(encoder, w.mesh())
+    d, m = distribute_tensor(x, w.mesh(), [Shard(0)]), distribute_tensor(mask, w.mesh(), [Replicate()])
+    w.same(attention(d, d, d)[0].full_tensor(), plain[0])
+    w.same(encoder(d, mask=m).full_tensor(), plain[1])
+
+
+def test_attention_with_masks(ranks):
+    ranks(attention_with_masks)
+
+
 def read_as_lists_and_arrays(w):
     x = torch.arange(6.0).view(2, 3)
     for d in layouts(w, x):
