@@ -24,6 +24,7 @@ namespace meshtorch {
 
 namespace internal {
 class MeshImpl;
+struct CutMesh;
 struct MeshAccess;
 }  // namespace internal
 
@@ -84,6 +85,9 @@ class MESHTORCH_API DeviceMesh {
                        const Names& names) const;
   // The mesh along the axes of all of these, which were cut from one mesh.
   static DeviceMesh concatenate(const std::vector<DeviceMesh>& meshes);
+  // The mesh that this one was cut from; itself if it was made of ranks. The mesh of a tensor does not say
+  // from which, if equal ones were cut from several: from the first.
+  DeviceMesh root() const;
 
   // What communication along an axis costs: the choice of layouts and of collectives goes by it. Every rank
   // sets the same. It holds for all meshes that were cut from the same one as this; an axis of several pays
@@ -106,7 +110,11 @@ class MESHTORCH_API DeviceMesh {
 
  private:
   friend struct internal::MeshAccess;
+  explicit DeviceMesh(internal::CutMesh cut);
+  internal::CutMesh cut() const;
+
   std::shared_ptr<internal::MeshImpl> impl_;
+  std::shared_ptr<internal::MeshImpl> root_;  // null: the first that it was cut from
 };
 
 // The mesh of all ranks of the world in this shape. The product of the shape must be the world size.

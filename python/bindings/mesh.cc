@@ -226,6 +226,7 @@ void bind_meshes(py::module_& m) {
           "_concatenate",
           [](const std::vector<DeviceMesh>& meshes) { return with_groups(DeviceMesh::concatenate(meshes)); },
           py::arg("device_mesh_list"))
+      .def("_get_root_mesh", &DeviceMesh::root)
       .def("__enter__",
            [](const DeviceMesh& mesh) {
              open_meshes().push_back(mesh);

@@ -88,6 +88,12 @@ void bind_spec(py::module_& m) {
                    a.strides == b.strides && a.dtype == b.dtype;
           },
           py::is_operator())
+      .def("__hash__",
+           [](const DTensorSpec& s) {
+             return py::hash(py::make_tuple(s.mesh.hash(), to_python(s.placements),
+                                            py::tuple(py::cast(s.shape)), py::tuple(py::cast(s.strides)),
+                                            static_cast<int>(s.dtype)));
+           })
       .def("__repr__", &DTensorSpec::to_string);
 }
 

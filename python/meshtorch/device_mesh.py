@@ -1,6 +1,7 @@
 """Meshes, under the names of torch.distributed.device_mesh."""
 
 import math
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -137,6 +138,44 @@ def _around(mesh, axis, overrides):
     return [(None, None)] * axis + overrides + [(None, None)] * (mesh.ndim - axis - 1)
 
 
+def _get_mesh_dim_by_name(self, mesh_dim_name):
+    """The number of the axis with this name."""
+    if mesh_dim_name not in (self.mesh_dim_names or ()):
+        raise KeyError(
+            f"meshtorch: the mesh has no axis {mesh_dim_name!r}\n  its axes are {self.mesh_dim_names}\n"
+            "  do: use one of these names"
+        )
+    return self.mesh_dim_names.index(mesh_dim_name)
+
+
+def _get_root_mesh_dim(self):
+    """The number of this mesh's only axis in the mesh that it was cut from; None without names."""
+    if not self.mesh_dim_names:
+        return None
+    if self.ndim != 1:
+        raise AssertionError(
+            f"meshtorch: a mesh of {self.ndim} axes has no one number in the mesh that it was cut from\n  do: slice one axis"
+        )
+    return self._get_root_mesh()._get_mesh_dim_by_name(self.mesh_dim_names[0])
+
+
+def _get_all_submeshes(self, mesh_dim_name):
+    """The meshes along one axis, of all ranks: each rank is in one of them."""
+    axis = self._get_mesh_dim_by_name(mesh_dim_name)
+    lines = self.mesh.movedim(axis, -1).reshape(-1, self.size(axis))
+    return [DeviceMesh(self.device_type, line, mesh_dim_names=(mesh_dim_name,)) for line in lines]
+
+
+# The older way to ask the same of a mesh.
+_mesh_resources = SimpleNamespace(
+    get_current_mesh=_C.mesh_or_current,
+    get_root_mesh=lambda device_mesh: device_mesh._get_root_mesh(),
+    _get_all_submeshes=lambda device_mesh, mesh_dim_name: device_mesh._get_all_submeshes(mesh_dim_name),
+)
+
+DeviceMesh._get_mesh_dim_by_name = _get_mesh_dim_by_name
+DeviceMesh._get_root_mesh_dim = _get_root_mesh_dim
+DeviceMesh._get_all_submeshes = _get_all_submeshes
 _plain_flatten, DeviceMesh._flatten = DeviceMesh._flatten, _flatten
 _plain_unflatten, DeviceMesh._unflatten = DeviceMesh._unflatten, _unflatten
 DeviceMesh.from_group = staticmethod(_from_group)

@@ -8,6 +8,7 @@ import meshtorch
 import pytest
 import torch
 from meshtorch import DeviceMesh, init_device_mesh
+from meshtorch.device_mesh import _mesh_resources
 
 
 def look_at_a_mesh(w):
@@ -46,6 +47,33 @@ def cut_and_join_a_mesh(w):
 
 def test_meshes_are_cut_and_joined(ranks):
     ranks(cut_and_join_a_mesh)
+
+
+def ask_for_the_root(w):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    other = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "ep"))
+    for one, name in ((mesh, "tp"), (other, "ep")):
+        part = one["dp"]
+        assert part._get_root_mesh() == one._get_root_mesh() == _mesh_resources.get_root_mesh(part) == one
+        assert part._get_root_mesh_dim() == one._get_mesh_dim_by_name("dp") == 0
+        assert one[name]._get_root_mesh_dim() == 1
+        one._flatten(f"dp_{name}")
+        assert one[f"dp_{name}"]._get_root_mesh() == one
+        with pytest.raises(KeyError, match="has no axis"):
+            one._get_mesh_dim_by_name("pp")
+    assert mesh["dp"] == other["dp"]
+    assert [part.mesh.tolist() for part in mesh._get_all_submeshes("dp")] == [[0, 2], [1, 3]]
+    assert mesh["dp"] in mesh._get_all_submeshes("dp")
+    unnamed = init_device_mesh("cpu", (4,))
+    assert unnamed._get_root_mesh() == unnamed and unnamed._get_root_mesh_dim() is None
+    with pytest.raises(AssertionError, match="2 axes has no one number"):
+        mesh._get_root_mesh_dim()
+    with mesh:
+        assert _mesh_resources.get_current_mesh() == mesh
+
+
+def test_a_mesh_knows_the_one_that_it_was_cut_from(ranks):
+    ranks(ask_for_the_root)
 
 
 def misuse_a_mesh(w):

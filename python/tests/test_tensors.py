@@ -30,6 +30,17 @@ def test_repr_shows_shape_placements_mesh_and_shard(fake_world):
     assert repr(x._spec).startswith("DTensor(Float[4], [S(0)] on DeviceMesh")
 
 
+def test_specs_are_values_that_sets_and_dicts_hold(fake_world):
+    mesh = fake_world.mesh()
+
+    def spec(shape, placement, dtype=torch.float32):
+        return DTensor.from_local(torch.zeros(shape, dtype=dtype), mesh, [placement])._spec
+
+    split = spec(2, Shard(0))
+    assert spec(2, Shard(0)) == split and hash(spec(2, Shard(0))) == hash(split)
+    assert len({split, spec(2, Shard(0)), spec(4, Replicate()), spec(3, Shard(0)), spec(2, Shard(0), torch.half)}) == 4
+
+
 def test_placements_are_values():
     assert Shard(0) == Shard(dim=0) != Shard(1) and hash(Shard(0)) == hash(Shard(0))
     assert Replicate() != Partial() and Partial("max") != Partial() and Shard(0) != "S(0)"

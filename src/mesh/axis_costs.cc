@@ -73,38 +73,41 @@ AxisCost measured_cost(const Group& group, c10::DeviceType device) {
 
 }  // namespace
 
-std::vector<AxisCost> internal::MeshImpl::axis_costs() const {
+std::optional<AxisCost> internal::MeshImpl::cost_along(const MeshAxis& axis) const {
+  const std::scoped_lock lock(mutex_);
+  std::optional<AxisCost> worst;
+  std::int64_t known = 1;
+  for (const auto& [other, cost] : costs_) {
+    if (other == axis) return cost;
+    const std::int64_t common = common_extent(axis, other);
+    if (common == 1) continue;
+    worst = worst ? worse(*worst, cost) : cost;
+    known *= common;
+  }
+  return worst && known < axis_extent(axis) ? worse(*worst, {}) : worst;
+}
+
+std::vector<AxisCost> internal::MeshImpl::axis_costs() {
   std::vector<AxisCost> costs(shape_.size());
-  const MeshImpl& top = root();
-  const std::scoped_lock lock(top.mutex_);
-  if (top.costs_.empty()) return costs;
+  const std::vector<MeshCut> all = cuts();
   for (std::size_t axis = 0; axis < costs.size(); ++axis) {
-    AxisCost worst{0, 0};
-    std::int64_t known = 1;
-    for (const auto& [other, cost] : top.costs_) {
-      const std::int64_t common = common_extent(axes_[axis], other);
-      if (other == axes_[axis]) {
-        worst = cost;
-        known = axis_extent(axes_[axis]);
-        break;
-      }
-      if (common == 1) continue;
-      worst = worse(worst, cost);
-      known *= common;
+    for (const MeshCut& cut : all) {
+      const auto known = cut.root->cost_along(cut.axes[axis]);
+      if (!known) continue;
+      costs[axis] = *known;
+      break;
     }
-    costs[axis] = known < axis_extent(axes_[axis]) || worst == AxisCost{0, 0} ? worse(worst, {}) : worst;
   }
   return costs;
 }
 
 void internal::MeshImpl::set_axis_cost(std::size_t axis, const AxisCost& cost) {
   check_cost(cost);
-  MeshImpl& top = root();
-  {
-    const std::scoped_lock lock(top.mutex_);
-    const auto is_same = [&](const auto& entry) { return entry.first == axes_[axis]; };
-    std::erase_if(top.costs_, is_same);
-    top.costs_.emplace_back(axes_[axis], cost);
+  for (const MeshCut& cut : cuts()) {
+    const std::scoped_lock lock(cut.root->mutex_);
+    auto& costs = cut.root->costs_;
+    std::erase_if(costs, [&](const auto& entry) { return entry.first == cut.axes[axis]; });
+    costs.emplace_back(cut.axes[axis], cost);
   }
   outdate_decisions();
 }

@@ -8,6 +8,7 @@
 
 #include "comm/agreement.h"
 #include "mesh/mesh_impl.h"
+#include "mesh/slices.h"
 
 namespace meshtorch {
 using namespace internal;
@@ -39,16 +40,22 @@ void append_nested(std::string& text, const MeshImpl& mesh, std::size_t axis, st
 
 DeviceMesh::DeviceMesh(c10::DeviceType device_type, const at::Tensor& ranks, const Names& names)
     : impl_(MeshImpl::get(device_type, to_vector(ranks),
-                          ranks.dim() == 0 ? std::vector<std::int64_t>{1} : ranks.sizes().vec(), names)) {}
+                          ranks.dim() == 0 ? std::vector<std::int64_t>{1} : ranks.sizes().vec(), names)),
+      root_(impl_) {}
 
 DeviceMesh::DeviceMesh(c10::DeviceType device_type, const std::vector<std::int64_t>& ranks,
                        const Names& names)
-    : impl_(MeshImpl::get(device_type, ranks, {static_cast<std::int64_t>(ranks.size())}, names)) {}
+    : impl_(MeshImpl::get(device_type, ranks, {static_cast<std::int64_t>(ranks.size())}, names)),
+      root_(impl_) {}
 
 DeviceMesh::DeviceMesh(std::shared_ptr<MeshImpl> impl) : impl_(std::move(impl)) {}
 
+DeviceMesh::DeviceMesh(CutMesh cut) : impl_(std::move(cut.mesh)), root_(std::move(cut.root)) {}
+
+CutMesh DeviceMesh::cut() const { return {impl_, root_ ? root_ : impl_->first_root()}; }
+
 DeviceMesh DeviceMesh::from_group(const Group& group, c10::DeviceType device_type, const Names& names) {
-  return DeviceMesh(MeshImpl::of_group(group, device_type, names));
+  return MeshAccess::made_by_itself(MeshImpl::of_group(group, device_type, names));
 }
 
 c10::DeviceType DeviceMesh::device_type() const { return impl_->device_type(); }
@@ -97,27 +104,26 @@ std::vector<Group> DeviceMesh::get_all_groups() const {
   return groups;
 }
 
-DeviceMesh DeviceMesh::operator[](const std::string& name) const {
-  return DeviceMesh(impl_->sub_mesh({name}));
-}
-DeviceMesh DeviceMesh::operator[](const Names& names) const { return DeviceMesh(impl_->sub_mesh(names)); }
+DeviceMesh DeviceMesh::operator[](const std::string& name) const { return (*this)[Names{name}]; }
+DeviceMesh DeviceMesh::operator[](const Names& names) const { return DeviceMesh(slice_along(cut(), names)); }
 DeviceMesh DeviceMesh::operator[](std::initializer_list<const char*> names) const {
   return (*this)[Names(names.begin(), names.end())];
 }
-DeviceMesh DeviceMesh::flatten(const std::string& name) const { return DeviceMesh(impl_->flatten(name)); }
+DeviceMesh DeviceMesh::flatten(const std::string& name) const { return DeviceMesh(flattened(cut(), name)); }
 DeviceMesh DeviceMesh::unflatten(std::int64_t axis, const std::vector<std::int64_t>& sizes,
                                  const Names& names) const {
-  return DeviceMesh(impl_->unflatten(axis, sizes, names));
+  return DeviceMesh(unflattened(cut(), axis, sizes, names));
 }
 DeviceMesh DeviceMesh::unflatten(const std::string& axis, const std::vector<std::int64_t>& sizes,
                                  const Names& names) const {
   return unflatten(impl_->axis_named(axis), sizes, names);
 }
 DeviceMesh DeviceMesh::concatenate(const std::vector<DeviceMesh>& meshes) {
-  std::vector<std::shared_ptr<MeshImpl>> impls;
-  for (const DeviceMesh& mesh : meshes) impls.push_back(mesh.impl_);
-  return DeviceMesh(MeshImpl::concatenate(impls));
+  std::vector<CutMesh> parts;
+  for (const DeviceMesh& mesh : meshes) parts.push_back(mesh.cut());
+  return DeviceMesh(concatenated(parts));
 }
+DeviceMesh DeviceMesh::root() const { return MeshAccess::made_by_itself(cut().root); }
 
 std::string DeviceMesh::to_string() const {
   std::string text = "DeviceMesh((";
@@ -155,7 +161,8 @@ DeviceMesh init_device_mesh(c10::DeviceType device_type, const std::vector<std::
       "\n  do: make their product the world size, or list the ranks with DeviceMesh(device, ranks)");
   std::vector<std::int64_t> ranks(static_cast<std::size_t>(count));
   std::iota(ranks.begin(), ranks.end(), 0);
-  const DeviceMesh mesh(MeshImpl::get(device_type, std::move(ranks), shape, names));
+  const DeviceMesh mesh =
+      MeshAccess::made_by_itself(MeshImpl::get(device_type, std::move(ranks), shape, names));
   agree_on(Group(), AlikeCall(c10::str("init_device_mesh(", mesh.to_string(), ")")));
   return mesh;
 }

@@ -14,28 +14,22 @@ namespace {
 using Numbers = MeshImpl::Numbers;
 using Names = MeshImpl::Names;
 
-std::string join(const Names& names, const char* separator) {
-  std::string text;
-  for (const std::string& name : names) text.append(text.empty() ? "" : separator).append(name);
-  return text;
-}
-
 std::string content_of(c10::DeviceType device_type, const Numbers& ranks, const Numbers& shape,
                        const Names& names) {
   return c10::str(c10::DeviceTypeName(device_type, true), "|", c10::IntArrayRef(shape), "|",
-                  c10::IntArrayRef(ranks), "|", join(names, ","));
+                  c10::IntArrayRef(ranks), "|", joined_names(names, ","));
 }
 
 void check_names(const Names& names, const Numbers& shape) {
   TORCH_CHECK_VALUE(names.empty() || names.size() == shape.size(), "meshtorch: a mesh of ", shape.size(),
-                    " axes has ", names.size(), " names (", join(names, ", "),
+                    " axes has ", names.size(), " names (", joined_names(names, ", "),
                     ")\n  do: give one name for each axis, or none");
   std::set<std::string> seen;
   for (const std::string& name : names) {
-    TORCH_CHECK_VALUE(!name.empty(), "meshtorch: an axis name of a mesh is empty (", join(names, ", "),
-                      ")\n  do: name every axis, or none");
+    TORCH_CHECK_VALUE(!name.empty(), "meshtorch: an axis name of a mesh is empty (",
+                      joined_names(names, ", "), ")\n  do: name every axis, or none");
     TORCH_CHECK_VALUE(seen.insert(name).second, "meshtorch: the axis name \"", name,
-                      "\" is used twice in one mesh (", join(names, ", "),
+                      "\" is used twice in one mesh (", joined_names(names, ", "),
                       ")\n  do: give each axis a name of its own");
   }
 }
@@ -68,28 +62,35 @@ Numbers unravel(std::int64_t index, const Numbers& shape) {
 
 }  // namespace
 
+std::string joined_names(const Names& names, const char* separator) {
+  std::string text;
+  for (const std::string& name : names) text.append(text.empty() ? "" : separator).append(name);
+  return text;
+}
+
 std::shared_ptr<MeshImpl> MeshImpl::get(c10::DeviceType device_type, Numbers ranks, Numbers shape,
-                                        Names names, std::shared_ptr<MeshImpl> root, MeshAxes axes) {
+                                        Names names, const MeshCut& from) {
   const auto context = current_rank();
   check_names(names, shape);
   check_ranks(ranks, shape, context->world().size);
   const std::string content = content_of(device_type, ranks, shape, names);
-  return context->intern(content, [&] {
+  auto interned = context->intern(content, [&] {
     std::shared_ptr<MeshImpl> mesh(new MeshImpl());
     mesh->device_type_ = device_type;
-    mesh->axes_ = root ? std::move(axes) : root_axes(shape);
     mesh->ranks_ = std::move(ranks);
     mesh->shape_ = std::move(shape);
     mesh->names_ = std::move(names);
     mesh->content_ = content;
     mesh->backend_ = &traits_of(context->world().backend);
     mesh->world_rank_ = context->world().rank;
-    mesh->root_ = std::move(root);
+    mesh->made_from_ = from;
     mesh->context_ = context;
     const auto self = std::find(mesh->ranks_.begin(), mesh->ranks_.end(), mesh->world_rank_);
     if (self != mesh->ranks_.end()) mesh->coordinate_ = unravel(self - mesh->ranks_.begin(), mesh->shape_);
     return mesh;
   });
+  interned->note_cut(from);
+  return interned;
 }
 
 std::shared_ptr<MeshImpl> MeshImpl::of_group(const Group& group, c10::DeviceType device_type, Names names) {
@@ -106,7 +107,6 @@ std::shared_ptr<MeshImpl> MeshImpl::of_group(const Group& group, c10::DeviceType
   mesh->device_type_ = device_type;
   mesh->ranks_ = group.ranks();
   mesh->shape_ = shape;
-  mesh->axes_ = root_axes(shape);
   mesh->content_ =
       content_of(device_type, group.ranks(), shape, names) + c10::str("|", group.process_group().get());
   mesh->names_ = std::move(names);
@@ -135,7 +135,7 @@ std::int64_t MeshImpl::axis_named(const std::string& name) const {
   TORCH_CHECK_VALUE(found != names_.end(), "meshtorch: the mesh has no axis \"", name, "\"\n  ",
                     names_.empty()
                         ? std::string("its axes have no names\n  do: give them names when the mesh is made")
-                        : "its axes are " + join(names_, ", ") + "\n  do: use one of these names");
+                        : "its axes are " + joined_names(names_, ", ") + "\n  do: use one of these names");
   return found - names_.begin();
 }
 
@@ -166,130 +166,44 @@ Group MeshImpl::group(const std::vector<int>& axes) const {
   return groups_.emplace(axes, Group(context->group(ranks_along(axes)))).first->second;
 }
 
-std::shared_ptr<MeshImpl> MeshImpl::along(MeshAxes axes, Names names) {
-  MeshImpl& top = root();
-  const auto self = std::find(top.ranks_.begin(), top.ranks_.end(), world_rank_);
-  const auto start = self == top.ranks_.end() ? 0 : self - top.ranks_.begin();
-  Numbers ranks;
-  for (const std::int64_t position : positions_along(axes, start))
-    ranks.push_back(top.ranks_[static_cast<std::size_t>(position)]);
-  Numbers extents;
-  for (const MeshAxis& axis : axes) extents.push_back(axis_extent(axis));
-  return get(device_type_, std::move(ranks), std::move(extents), std::move(names), top.shared_from_this(),
-             std::move(axes));
+void MeshImpl::note_cut(const MeshCut& from) {
+  if (!from.root || from.root.get() == this || from.root == made_from_.root) return;
+  const std::scoped_lock lock(mutex_);
+  const auto is_root = [&](const auto& cut) { return cut.first.lock() == from.root; };
+  if (std::ranges::none_of(cut_later_, is_root)) cut_later_.emplace_back(from.root, from.axes);
 }
 
-std::optional<MeshAxis> MeshImpl::find_axis(const std::string& name) {
-  const auto own = std::find(names_.begin(), names_.end(), name);
-  if (own != names_.end()) return axes_[static_cast<std::size_t>(own - names_.begin())];
-  MeshImpl& top = root();
-  const std::scoped_lock lock(top.mutex_);
-  const auto flattened = top.flattened_.find(name);
-  return flattened == top.flattened_.end() ? std::nullopt : std::optional(flattened->second);
-}
-
-std::shared_ptr<MeshImpl> MeshImpl::sub_mesh(const Names& names) {
-  TORCH_CHECK_VALUE(!names.empty(),
-                    "meshtorch: a slice of a mesh needs at least one axis name\n  do: name the axes to keep");
-  if (names == names_) return shared_from_this();
-  MeshAxes axes;
-  std::int64_t last = -1;
-  bool is_ordered = true;
-  for (const std::string& name : names) {
-    const auto found = find_axis(name);
-    const auto own = std::find(names_.begin(), names_.end(), name);
-    axes.push_back(found ? *found : axes_[static_cast<std::size_t>(axis_named(name))]);
-    if (own == names_.end()) continue;
-    is_ordered &= own - names_.begin() > last;
-    last = own - names_.begin();
+std::vector<MeshCut> MeshImpl::cuts() {
+  std::vector<MeshCut> all{made_from_.root ? made_from_ : MeshCut{shared_from_this(), root_axes(shape_)}};
+  const std::scoped_lock lock(mutex_);
+  for (const auto& [root, axes] : cut_later_) {
+    if (auto alive = root.lock()) all.push_back({std::move(alive), axes});
   }
-  TORCH_CHECK_VALUE(is_ordered && are_in_order(axes),
-                    "meshtorch: the axes of a slice must keep the mesh's order\n  asked: ", join(names, ", "),
-                    "\n  mesh: ", join(names_, ", "), "\n  do: name each axis once, in the mesh's order");
-  return along(std::move(axes), names);
+  return all;
 }
 
-bool MeshImpl::has_slice(const MeshImpl& part) {
-  auto from = names_.begin();
-  for (const std::string& name : part.names_) {
-    from = std::find(from, names_.end(), name);
-    if (from == names_.end()) return false;
+MeshCut MeshImpl::cut_in(const std::shared_ptr<MeshImpl>& root) {
+  if (root.get() == this) return {root, root_axes(shape_)};
+  for (MeshCut& cut : cuts()) {
+    if (cut.root == root) return std::move(cut);
   }
-  return !part.names_.empty() && sub_mesh(part.names_).get() == &part;
+  TORCH_INTERNAL_ASSERT(false, "a mesh was not cut from this one");
 }
 
-std::shared_ptr<MeshImpl> MeshImpl::joined_with(MeshImpl& other) {
-  for (MeshImpl* top : {&root(), &other.root()}) {
-    if (!top->has_slice(*this) || !top->has_slice(other)) continue;
-    Names names;
-    for (const std::string& name : top->names_) {
-      const auto is_in = [&](const Names& some) { return std::ranges::find(some, name) != some.end(); };
-      if (is_in(names_) || is_in(other.names_)) names.push_back(name);
-    }
-    return top->sub_mesh(names);
-  }
-  return nullptr;
+std::shared_ptr<MeshImpl> MeshImpl::first_root() {
+  const std::vector<MeshCut> all = cuts();
+  return all[made_from_.root || all.size() == 1 ? 0 : 1].root;
 }
 
-std::shared_ptr<MeshImpl> MeshImpl::flatten(const std::string& name) {
-  const std::string flat_name = !name.empty() ? name : names_.empty() ? "flat" : join(names_, "_");
-  MeshImpl& top = root();
-  const bool is_taken = std::find(top.names_.begin(), top.names_.end(), flat_name) != top.names_.end();
-  TORCH_CHECK_VALUE(!is_taken || names_ == Names{flat_name}, "meshtorch: an axis ", flat_name,
-                    " already exists for submesh of the DeviceMesh with axes ", join(top.names_, ", "),
-                    "\n  do: choose another name for the flattened axis");
-  if (names_ == Names{flat_name}) return shared_from_this();
-  const MeshAxis axis = joined_axis(axes_);
-  const MeshAxis known = [&] {
-    const std::scoped_lock lock(top.mutex_);
-    return top.flattened_.try_emplace(flat_name, axis).first->second;
-  }();
-  TORCH_CHECK_VALUE(known == axis, "meshtorch: Flatten mesh with mesh_dim_name ", flat_name,
-                    " has been created before, with ranks ",
-                    c10::IntArrayRef(along({known}, {flat_name})->ranks_), "\n  do: choose another name");
-  return along({axis}, {flat_name});
+std::optional<MeshAxis> MeshImpl::flattened_axis(const std::string& name) const {
+  const std::scoped_lock lock(mutex_);
+  const auto found = flattened_.find(name);
+  return found == flattened_.end() ? std::nullopt : std::optional(found->second);
 }
 
-std::shared_ptr<MeshImpl> MeshImpl::unflatten(std::int64_t axis, const Numbers& sizes, const Names& names) {
-  const std::size_t a = axis_index(axis);
-  const std::int64_t count =
-      std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
-  TORCH_CHECK_VALUE(count == shape_[a] && std::ranges::all_of(sizes, [](std::int64_t s) { return s > 0; }),
-                    "meshtorch: an axis of ", shape_[a], " ranks cannot become axes of ",
-                    c10::IntArrayRef(sizes), " ranks\n  do: give sizes whose product is ", shape_[a]);
-  TORCH_CHECK_VALUE(names.size() == (names_.empty() ? 0 : sizes.size()), "meshtorch: ", sizes.size(),
-                    " axes in the place of one got ", names.size(),
-                    " names\n  do: give one name for each, or none to a mesh without names");
-  const auto replaced = [&](auto all, const auto& parts) {
-    const auto at = all.erase(all.begin() + static_cast<std::ptrdiff_t>(a));
-    all.insert(at, parts.begin(), parts.end());
-    return all;
-  };
-  Names all_names = names_.empty() ? Names() : replaced(names_, names);
-  const auto parts = split_axis(axes_[a], sizes);
-  if (!parts) return get(device_type_, ranks_, replaced(shape_, sizes), std::move(all_names));
-  return get(device_type_, ranks_, replaced(shape_, sizes), std::move(all_names), root().shared_from_this(),
-             replaced(axes_, *parts));
-}
-
-std::shared_ptr<MeshImpl> MeshImpl::concatenate(const std::vector<std::shared_ptr<MeshImpl>>& meshes) {
-  TORCH_CHECK_VALUE(!meshes.empty(), "meshtorch: no mesh to concatenate\n  do: give at least one");
-  MeshAxes axes;
-  Names names;
-  const Numbers& ranks = meshes[0]->root().ranks_;
-  for (const auto& mesh : meshes) {
-    TORCH_CHECK_VALUE(mesh->root().ranks_ == ranks && mesh->device_type_ == meshes[0]->device_type_,
-                      "meshtorch: meshes that were cut from different meshes cannot be concatenated\n  one: ",
-                      meshes[0]->root().content_, "\n  other: ", mesh->root().content_,
-                      "\n  do: slice them from one mesh");
-    axes.insert(axes.end(), mesh->axes_.begin(), mesh->axes_.end());
-    names.insert(names.end(), mesh->names_.begin(), mesh->names_.end());
-  }
-  const Numbers positions = positions_along(axes, 0);
-  TORCH_CHECK_VALUE(std::set(positions.begin(), positions.end()).size() == positions.size(),
-                    "meshtorch: meshes that overlap cannot be concatenated\n  axes: ", join(names, ", "),
-                    "\n  do: name each axis once");
-  return meshes[0]->along(std::move(axes), std::move(names));
+MeshAxis MeshImpl::name_axis(const std::string& name, const MeshAxis& axis) {
+  const std::scoped_lock lock(mutex_);
+  return flattened_.try_emplace(name, axis).first->second;
 }
 
 }  // namespace meshtorch::internal

@@ -21,22 +21,30 @@
 
 namespace meshtorch::internal {
 
+class MeshImpl;
+
+// Where a mesh lies in one that it was cut from.
+struct MeshCut {
+  std::shared_ptr<MeshImpl> root;
+  MeshAxes axes;
+};
+
 class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
  public:
   using Numbers = std::vector<std::int64_t>;
   using Names = std::vector<std::string>;
 
-  // Checks the arrangement and gives this rank's one mesh of that content. `root` is the mesh it was cut
-  // from, in which it runs along `axes`.
+  // Checks the arrangement and gives this rank's one mesh of that content, which is cut from `from` unless
+  // that has no root.
   static std::shared_ptr<MeshImpl> get(c10::DeviceType device_type, Numbers ranks, Numbers shape, Names names,
-                                       std::shared_ptr<MeshImpl> root = nullptr, MeshAxes axes = {});
+                                       const MeshCut& from = {});
   // The mesh of one axis along a group; uses that group and makes none.
   static std::shared_ptr<MeshImpl> of_group(const Group& group, c10::DeviceType device_type, Names names);
 
   c10::DeviceType device_type() const { return device_type_; }
   const Numbers& ranks() const { return ranks_; }
   // Those of the mesh that it was cut from: the ranks of the program.
-  const Numbers& ranks_of_root() const { return root().ranks_; }
+  Numbers ranks_of_root() { return first_root()->ranks_; }
   const Numbers& shape() const { return shape_; }
   const Names& names() const { return names_; }
   const std::optional<Numbers>& coordinate() const { return coordinate_; }
@@ -52,16 +60,26 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
 
   // The group of this rank along several axes (ascending), in row-major order of their coordinates.
   Group group(const std::vector<int>& axes) const;
-  std::shared_ptr<MeshImpl> sub_mesh(const Names& names);
-  std::shared_ptr<MeshImpl> flatten(const std::string& name);
+
+  // Where it lies in the meshes that it was cut from, in the order of that; a mesh that was made by itself
+  // lies in itself. Equal content is one mesh, so that there may be several.
+  std::vector<MeshCut> cuts();
+  // Where it lies in this one of them, or in itself.
+  MeshCut cut_in(const std::shared_ptr<MeshImpl>& root);
+  // The first of them; itself only if there is no other.
+  std::shared_ptr<MeshImpl> first_root();
   // The mesh of the axes of both, which are cut from one mesh with names; null if they are not.
   std::shared_ptr<MeshImpl> joined_with(MeshImpl& other);
-  std::shared_ptr<MeshImpl> unflatten(std::int64_t axis, const Numbers& sizes, const Names& names);
-  // The axes of all of these, which were cut from meshes of the same ranks.
-  static std::shared_ptr<MeshImpl> concatenate(const std::vector<std::shared_ptr<MeshImpl>>& meshes);
+
+  // Of a mesh that others are cut from: the axis that was given this name by flattening.
+  std::optional<MeshAxis> flattened_axis(const std::string& name) const;
+  // Gives an axis a name; returns the axis that has it, which may be another one.
+  MeshAxis name_axis(const std::string& name, const MeshAxis& axis);
+  // The worst cost that was set for what the axis has in common with others, if any was.
+  std::optional<AxisCost> cost_along(const MeshAxis& axis) const;
 
   // What communication costs on each axis, for plans and choices; the same on every rank.
-  std::vector<AxisCost> axis_costs() const;
+  std::vector<AxisCost> axis_costs();
   void set_axis_cost(std::size_t axis, const AxisCost& cost);
 
   // The layouts of tensors on this mesh.
@@ -79,13 +97,7 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   MeshImpl() = default;
   // The mesh along these axes that holds this rank (coordinate 0 on the others if it is in none).
   Numbers ranks_along(const std::vector<int>& axes) const;
-  MeshImpl& root() { return root_ ? *root_ : *this; }
-  const MeshImpl& root() const { return root_ ? *root_ : *this; }
-  bool has_slice(const MeshImpl& part);
-  // The mesh along these axes of the root.
-  std::shared_ptr<MeshImpl> along(MeshAxes axes, Names names);
-  // The axis of this name: of this mesh, or one that was flattened. Null if there is none.
-  std::optional<MeshAxis> find_axis(const std::string& name);
+  void note_cut(const MeshCut& from);
 
   c10::DeviceType device_type_{};
   Numbers ranks_;
@@ -95,8 +107,9 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   const BackendTraits* backend_ = nullptr;
   std::int64_t world_rank_ = 0;
   std::optional<Numbers> coordinate_;
-  std::shared_ptr<MeshImpl> root_;  // null for a mesh that was not cut from another
-  MeshAxes axes_;                   // in the root
+  MeshCut made_from_;  // without a root if it was made by itself
+  // Cut from again, when it was there. These may have been cut from it in turn: they are held by the world.
+  std::vector<std::pair<std::weak_ptr<MeshImpl>, MeshAxes>> cut_later_;
   std::weak_ptr<RankContext> context_;
   mutable std::mutex mutex_;
   mutable std::map<std::vector<int>, Group> groups_;
@@ -110,9 +123,18 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   std::array<Attached, MeshAttachment::kSlots> attached_;
 };
 
+// "dp, tp"
+std::string joined_names(const MeshImpl::Names& names, const char* separator);
+
 // What a DeviceMesh holds.
 struct MeshAccess {
   static const std::shared_ptr<MeshImpl>& impl_of(const DeviceMesh& mesh) { return mesh.impl_; }
+  // The handle of one that was cut from no other.
+  static DeviceMesh made_by_itself(std::shared_ptr<MeshImpl> impl) {
+    DeviceMesh mesh(std::move(impl));
+    mesh.root_ = mesh.impl_;
+    return mesh;
+  }
 };
 inline const std::shared_ptr<MeshImpl>& shared_impl_of(const DeviceMesh& mesh) {
   return MeshAccess::impl_of(mesh);
