@@ -16,8 +16,8 @@ namespace meshtorch {
 struct SpawnOptions {
   // How long a collective may take before it is an error on every rank that waits.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  // Threads that each rank's operators may use; 0: the machine's cores divided by the ranks, and no more than the
-  // caller's operators may (OMP_NUM_THREADS, torch::set_num_threads).
+  // Threads that each rank's operators may use; 0: the machine's cores divided by the ranks, and no more than
+  // the caller's operators may (OMP_NUM_THREADS, torch::set_num_threads).
   int intra_op_threads = 0;
   // How much the ranks compare before data moves. Not given: what MESHTORCH_AGREEMENT says, else `on`.
   std::optional<Agreement> agreement = std::nullopt;

@@ -5,7 +5,7 @@ import math
 import numpy
 import pytest
 import torch
-from meshtorch import DTensor, Partial, Replicate, Shard, distribute_tensor
+from meshtorch import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
 from meshtorch.placement_types import _MaskPartial
 from torch import nn
 

@@ -47,14 +47,14 @@ Op::RedOpType on_bytes_of_bools(Op::RedOpType op) {
 void wait_for_memory(const at::Tensor& t) {
   wait_pending(t);
   const bool is_distributed = t.defined() && t.key_set().has(kMeshKey);
-  TORCH_CHECK_VALUE(
-      t.defined() && t.layout() == at::kStrided && !is_distributed,
-      "meshtorch: a collective takes plain dense tensors, and got ",
-      !t.defined()     ? std::string("one that is undefined")
-      : is_distributed ? c10::str("a distributed one of shape ", t.sizes())
-                       : c10::str("one of layout ", t.layout()),
-      "\n  argument: the tensor that is sent\n  do: give `to_local()` of a distributed tensor, or `redistribute` it "
-      "instead; give `to_dense()` of a sparse one");
+  TORCH_CHECK_VALUE(t.defined() && t.layout() == at::kStrided && !is_distributed,
+                    "meshtorch: a collective takes plain dense tensors, and got ",
+                    !t.defined()     ? std::string("one that is undefined")
+                    : is_distributed ? c10::str("a distributed one of shape ", t.sizes())
+                                     : c10::str("one of layout ", t.layout()),
+                    "\n  argument: the tensor that is sent\n  do: give `to_local()` of a distributed tensor, "
+                    "or `redistribute` it "
+                    "instead; give `to_dense()` of a sparse one");
 }
 
 bool lies_in_order(const at::Tensor& t) { return t.is_contiguous() && !t.is_conj() && !t.is_neg(); }

@@ -12,7 +12,8 @@ namespace meshtorch::internal {
 
 // Waits for a tensor that is pending. Throws for one without memory to send: distributed, sparse, undefined.
 void wait_for_memory(const at::Tensor& t);
-// Whether memory holds the elements one after another as they are: no gaps, no sign that is still to be turned.
+// Whether memory holds the elements one after another as they are: no gaps, no sign that is still to be
+// turned.
 bool lies_in_order(const at::Tensor& t);
 // What a c10d call needs: no graph, no gaps, nothing pending, at least one dim.
 at::Tensor prepared(const at::Tensor& t);

@@ -73,8 +73,8 @@ struct FeatureDropout<Op, drop, at::Tensor&(at::Tensor&, double, bool)> {
   }
 };
 
-// LibTorch would address the diagonal by strides. In a tall matrix that is wrapped the diagonal begins anew below each
-// square, after one row without it.
+// LibTorch would address the diagonal by strides. In a tall matrix that is wrapped the diagonal begins anew
+// below each square, after one row without it.
 at::Tensor& fill_diagonal(at::Tensor& self, const at::Scalar& value, bool wrap) {
   const at::IntArrayRef sizes = self.sizes();
   const bool is_cube = std::ranges::adjacent_find(sizes, std::ranges::not_equal_to()) == sizes.end();

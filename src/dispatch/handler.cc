@@ -211,11 +211,12 @@ void Handler::run_locally(const Decision& decision, bool is_first) {
   restore_written(decision, locals);
 }
 
-// Kernels that do not know a type say so where there are elements only. A rank without any asks them once with zeros, so
-// that all ranks refuse alike.
+// Kernels that do not know a type say so where there are elements only. A rank without any asks them once
+// with zeros, so that all ranks refuse alike.
 void Handler::check_types(const Decision& decision, const LocalTensors& locals) const {
   const LocalChanges& changes = decision.changes;
-  if (info_.is_view || info_.fate.kind == Fate::Kind::drawn || changes.stand_in || !changes.masks.empty()) return;
+  if (info_.is_view || info_.fate.kind == Fate::Kind::drawn || changes.stand_in || !changes.masks.empty())
+    return;
   bool is_without = false;
   LocalTensors zeros;
   for (std::size_t i = 0; i < operands_.size(); ++i) {
@@ -275,13 +276,13 @@ void Handler::restore_written(const Decision& decision, const LocalTensors& loca
     if (!info_.arguments[operand.argument].is_written || operand.meta == nullptr) continue;
     DTensorMeta& meta = *operand.meta;
     note_write(locals[i]);
-    // What was moved is whole here, and an out= tensor may have got another shape, without the dims that were split.
+    // What was moved is whole here, and an out= tensor may have got another shape, without the dims that were
+    // split.
     const Layout* moved = decision.moves[i];
     const bool has_dims = moved == nullptr || has_all_split_dims(*meta.layout, locals[i].dim());
-    const at::Tensor back =
-        moved != nullptr && has_dims
-            ? redistribute_local(locals[i], locals[i].sizes().vec(), *moved, *meta.layout)
-            : locals[i];
+    const at::Tensor back = moved != nullptr && has_dims
+                                ? redistribute_local(locals[i], locals[i].sizes().vec(), *moved, *meta.layout)
+                                : locals[i];
     if (!has_dims) meta.layout = moved;
     if (!has_dims || back.sizes() != meta.local.sizes()) {
       meta.local = back.clone();

@@ -108,10 +108,11 @@ context_parallel::context_parallel(const DeviceMesh& mesh, const std::vector<at:
     TORCH_CHECK_VALUE(!buffers[i].requires_grad(),
                       "meshtorch: context_parallel splits tensors that require no gradients, and buffer ", i,
                       " requires gradients\n  do: give the inputs of the model, not its parameters");
-    const auto before = std::ranges::find_if(buffers, [&](const at::Tensor& t) { return t.is_same(buffers[i]); });
+    const auto before =
+        std::ranges::find_if(buffers, [&](const at::Tensor& t) { return t.is_same(buffers[i]); });
     TORCH_CHECK_VALUE(before - buffers.begin() == static_cast<std::ptrdiff_t>(i),
-                      "meshtorch: context_parallel got the same tensor as buffers ", before - buffers.begin(), " and ", i,
-                      "\n  do: give each buffer once");
+                      "meshtorch: context_parallel got the same tensor as buffers ", before - buffers.begin(),
+                      " and ", i, "\n  do: give each buffer once");
     const std::int64_t dim = sequence_dim(buffers[i], buffer_seq_dims[i]);
     if (is_dtensor(buffers[i])) axis_to_split(buffers[i], dim, mesh);
     split.push_back(split_along(mesh, ordered(buffers[i], dim, order), dim));

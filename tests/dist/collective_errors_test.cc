@@ -103,7 +103,8 @@ TEST(CollectiveErrors, TensorsWithoutMemoryOfTheirOwn) {
     expect_error(refused("a distributed one of shape [3, 2]"), [&] { mt::all_reduce(x, "sum", {}); });
     expect_error(refused("a distributed one of shape [3, 2]"), [&] { mt::all_gather_tensor(x, 0, {}); });
     expect_error(refused("a distributed one of shape [3, 2]"), [&] { mt::broadcast(x, 0, {}); });
-    expect_error(refused("one of layout Sparse"), [] { mt::all_reduce(torch::eye(2).to_sparse(), "sum", {}); });
+    expect_error(refused("one of layout Sparse"),
+                 [] { mt::all_reduce(torch::eye(2).to_sparse(), "sum", {}); });
   });
 }
 

@@ -362,8 +362,9 @@ TEST(ContextParallel, AScopeRefusesWhatItCannotSplit) {
               }).find("needs a mesh of one axis"),
               std::string::npos);
     const torch::Tensor twice = torch::ones({4});
-    EXPECT_EQ(error_of([&] { mt::context_parallel(mesh, {twice, twice}, {0, 0}); }),
-              "meshtorch: context_parallel got the same tensor as buffers 0 and 1\n  do: give each buffer once");
+    EXPECT_EQ(
+        error_of([&] { mt::context_parallel(mesh, {twice, twice}, {0, 0}); }),
+        "meshtorch: context_parallel got the same tensor as buffers 0 and 1\n  do: give each buffer once");
     EXPECT_FALSE(mt::is_dtensor(twice));
   });
 }

@@ -164,7 +164,8 @@ TEST(Views, OfConjugatesAndNegativesAreDistributedAndFilledAsTheyAre) {
       EXPECT_TRUE(is_equal(full(x.conj() * 2), (lazy.conj() * 2).resolve_conj()));
     }
     mt::manual_seed(3);
-    torch::Tensor drawn = mt::DTensor::from_local(torch::_neg_view(torch::zeros({2, 2})), line(3), {Replicate()});
+    torch::Tensor drawn =
+        mt::DTensor::from_local(torch::_neg_view(torch::zeros({2, 2})), line(3), {Replicate()});
     drawn.uniform_();
     mt::manual_seed(3);
     EXPECT_TRUE(is_equal(full(drawn), full(mt::rand({2, 2}, line(3), {Replicate()}))));
