@@ -85,6 +85,7 @@ GroupMeeting::GroupMeeting(MeetingMemory& memory, int rank, Company company)
 bool GroupMeeting::come(const GroupCall& call, std::unique_ptr<Declared> declared) {
   fault_point(FaultPoint::coming, world_rank(rank_));
   check_usable();
+  tell_wait(nullptr);
   MeetingSlot& mine = memory_.slot(rank_);
   const std::uint64_t number = mine.calls.load(std::memory_order_relaxed) + 1;
   mine.calls.store(number, std::memory_order_relaxed);
@@ -134,7 +135,6 @@ void GroupMeeting::wait_for_all(bool have_all_come, milliseconds timeout) {
       hear(failed_among(company_.world_ranks), timeout);
     }
   }
-  tell_wait(nullptr);  // of a call that was given up before, which others may still ask for
   entered_turn_ = turn_;
   turn_ ^= 1;
 }
@@ -334,7 +334,7 @@ GroupMeeting::Outcome GroupMeeting::sleep(const std::function<bool()>& is_over, 
   memory_.sleepers.fetch_sub(1);
   if (outcome == Outcome::met) {
     tell_wait(nullptr);
-  } else if (company_.tell_wait) {  // it stays told until the rank has met others again
+  } else if (company_.tell_wait) {  // it stays told until the rank goes on
     Wait last = wait();
     last.is_given_up = true;
     tell_wait(&last);
