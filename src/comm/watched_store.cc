@@ -33,6 +33,8 @@ constexpr milliseconds kLook(200);
 // The last words of a rank may come a moment after the store that it served is gone.
 constexpr milliseconds kMomentForWords(1000);
 
+constexpr const char* kStore = "the store, which rank 0 serves or the launcher";
+
 thread_local const AtStore* innermost = nullptr;
 
 [[noreturn]] void fail_at_store(const std::string& problem) {
@@ -62,10 +64,8 @@ class ToldWait {
     tell_wait_in_all_groups(-1, WaitPlace::store, &wait);
   }
   // It stays told until the rank waits again.
-  void tell_of_end() {
+  void tell_of_end(Wait last) {
     is_given_up_ = true;
-    if (innermost == nullptr) return;
-    Wait last = innermost->wait();
     last.is_given_up = true;
     tell(last);
   }
@@ -195,11 +195,19 @@ auto WatchedStore::ask(Act act) -> decltype(act()) {
   auto errand = std::make_shared<std::packaged_task<Answer()>>(std::move(act));
   std::future<Answer> answer = errand->get_future();
   clerk_->give([errand] { (*errand)(); });
-  if (limit == kNoTimeout) {
-    answer.wait();
-  } else if (answer.wait_for(limit) != std::future_status::ready) {
-    fail_at_store(c10::str("the store, which rank 0 serves or the launcher, does not answer in ",
-                           limit.count(), " ms", follow_waits_in_all_groups(-1, {0})));
+  const bool has_limit = limit != kNoTimeout;
+  const auto is_answered = [&](milliseconds within) {
+    return answer.wait_for(within) == std::future_status::ready;
+  };
+  ToldWait told;
+  if (!is_answered(has_limit ? std::min(limit, kLook) : kLook)) {
+    const Wait for_store{{0}, c10::str("an answer of ", kStore), /*is_for_others=*/true};
+    told.tell(for_store);
+    if (has_limit && !is_answered(limit - kLook)) {
+      told.tell_of_end(for_store);
+      fail_at_store(c10::str(kStore, ", does not answer in ", limit.count(), " ms",
+                             follow_waits_in_all_groups(-1, {0})));
+    }
   }
   try {
     return answer.get();
@@ -215,8 +223,8 @@ void WatchedStore::explain_loss(const std::string& backend_words) {
     if (!known.is_there()) known = obstacle_in_all_groups({0});
     if (!known.is_there()) std::this_thread::sleep_for(milliseconds(50));
   }
-  fail_at_store(c10::str("the store is gone, which rank 0 serves or the launcher",
-                         known.is_there() ? ": " + known.words : "", "\n  backend: ", backend_words));
+  fail_at_store(c10::str(kStore, ", is gone", known.is_there() ? ": " + known.words : "",
+                         "\n  backend: ", backend_words));
 }
 
 // Asks again and again, soon after the wait began and then more seldom: LibTorch's stores hold a lock while
@@ -231,7 +239,7 @@ void WatchedStore::wait(const Keys& keys, const milliseconds& timeout) {
     // What a rank left at the store before it went is there: asked for after the obstacle was seen, which
     // counts then.
     const bool is_late = timeout != kNoTimeout && waited >= timeout;
-    if (obstacle.is_there() || is_late) told.tell_of_end();
+    if (innermost != nullptr && (obstacle.is_there() || is_late)) told.tell_of_end(innermost->wait());
     if (obstacle.is_there())
       fail_at_store(c10::str("the ranks cannot meet for ", meeting_words(keys.at(0)), ": ", obstacle.words));
     if (is_late) fail_late(keys.at(0), timeout);

@@ -443,15 +443,19 @@ bool can_go_on() {
   return torch::equal(sum, torch::full({2}, static_cast<float>(kRanks)));
 }
 
-std::string play_stall_of_the_store(const std::string& process_file, int rank) {
+std::string play_stall_of_the_store(const std::string& process_file, int rank, bool is_behind_another) {
   if (rank == 0) std::ofstream(process_file) << getpid();
+  const auto meet = [](std::vector<std::int64_t> ranks) {
+    wait(mt::all_reduce(torch::ones({4}), "sum", mt::Group(std::move(ranks))));
+  };
+  if (is_behind_another && rank != 0) meet({2, 1});
   mt::barrier();
   if (rank == 0) raise(SIGSTOP);
   int process = 0;
   std::ifstream(process_file) >> process;
   const std::string facts = "/proc/" + std::to_string(process) + "/stat";
   for (std::string text; text.find(") T ") == std::string::npos;) std::getline(std::ifstream(facts), text);
-  return thrown_by([] { wait(mt::all_reduce(torch::ones({4}), "sum", mt::Group({2, 1}))); });
+  return thrown_by([&] { is_behind_another&& rank == 1 ? meet({1, 0}) : meet({2, 1}); });
 }
 
 std::string play_absence(const std::string& event, int rank) {

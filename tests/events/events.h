@@ -42,7 +42,7 @@ std::string play_absence(const std::string& event, int rank);
 constexpr const char* kStallsBehindAnother = "stalls behind another rank";
 // Rank 0, which serves the store, is the one at fault here, and stalls; the others need the store. They know
 // its process by the file.
-std::string play_stall_of_the_store(const std::string& process_file, int rank);
+std::string play_stall_of_the_store(const std::string& process_file, int rank, bool is_behind_another);
 // A part of what the others are told: why the rank went.
 std::string words_of(const std::string& absence);
 

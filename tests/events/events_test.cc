@@ -34,6 +34,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kTimeout(3000);
 constexpr const char* kStallOfTheStore = "the store stalls";
+constexpr const char* kStallOfTheStoreBehindAnother = "the store stalls behind another rank";
 constexpr const char* kOtherLevel = "another level of agreement";
 constexpr const char* kSignal = "a signal asks for the record";
 
@@ -335,11 +336,12 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 // On gloo both sides of a new group are connected through the store, on shm its memory is found there.
-class StoppedStore : public ::testing::TestWithParam<std::string> {};
+class StoppedStore : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {};
 
 TEST_P(StoppedStore, IsAnErrorThatNamesTheRankThatServesIt) {
   ASSERT_EQ(setenv("MESHTORCH_EVENT_PORT", free_port().c_str(), 1), 0);
-  Processes processes(GetParam(), kStallOfTheStore);
+  const auto& [backend, event] = GetParam();
+  Processes processes(backend, event);
   for (const int rank : {1, 2}) {
     int status = 0;
     ASSERT_TRUE(processes.wait_for(rank, status)) << "rank " << rank << " hangs";
@@ -351,8 +353,15 @@ TEST_P(StoppedStore, IsAnErrorThatNamesTheRankThatServesIt) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Events, StoppedStore, ::testing::Values("shm", "gloo"),
-                         [](const auto& instance) { return instance.param; });
+INSTANTIATE_TEST_SUITE_P(Events, StoppedStore,
+                         ::testing::Combine(::testing::Values("shm", "gloo"),
+                                            ::testing::Values(kStallOfTheStore,
+                                                              kStallOfTheStoreBehindAnother)),
+                         [](const auto& instance) {
+                           const bool is_behind =
+                               std::get<1>(instance.param) == kStallOfTheStoreBehindAnother;
+                           return std::get<0>(instance.param) + (is_behind ? "_behind_another" : "");
+                         });
 
 class Levels : public ::testing::TestWithParam<std::string> {};
 
@@ -452,9 +461,10 @@ bool signal_writes_record(const fs::path& directory, int rank) {
 // A process of `Processes`.
 int play(int rank, const std::string& backend, const fs::path& place, const std::string& event) {
   wait_until_all_have_begun(place, rank);
-  const bool is_served = event == kStallOfTheStore;
+  const bool stalls_behind = event == kStallOfTheStoreBehindAnother;
+  const bool is_served = event == kStallOfTheStore || stalls_behind;
   const char* port = std::getenv("MESHTORCH_EVENT_PORT");
-  const bool is_impatient = event == kStallsBehindAnother && rank == 0;
+  const bool is_impatient = (event == kStallsBehindAnother && rank == 0) || (stalls_behind && rank == 2);
   mt::InitOptions options{.backend = backend,
                           .init_method = is_served ? std::string("tcp://127.0.0.1:") + port
                                                    : "file://" + (place / "store").string(),
@@ -483,7 +493,8 @@ int play(int rank, const std::string& backend, const fs::path& place, const std:
     }
     write_outcome(file_of(place, rank, 0), "", can_go_on());
   } else if (is_served) {
-    write_outcome(file_of(place, rank, 0), play_stall_of_the_store(place / "process", rank), false);
+    write_outcome(file_of(place, rank, 0), play_stall_of_the_store(place / "process", rank, stalls_behind),
+                  false);
   } else if (!event.ends_with("disagreements")) {
     const std::string told = play_absence(event, rank);
     write_outcome(file_of(place, rank, 0), told, false);
