@@ -194,7 +194,8 @@ std::optional<Range> RuleCall::part_of(const std::string& name, const Place& pla
 
 bool RuleCall::mask_indices(const LocalChange& change, const Place& place, LocalChanges& changes) const {
   const Factor* factor = factor_named(change.factor);
-  if (factor == nullptr) return false;
+  TORCH_INTERNAL_ASSERT(factor != nullptr, info_.op.operator_name(), " masks by \"", change.factor,
+                        "\", which its rule does not name");
   const Site& site = factor->sites.at(0);
   const Placements& placements = place.choice.operands[static_cast<std::size_t>(site.tensor)];
   const bool is_split = std::any_of(placements.begin(), placements.end(),

@@ -242,6 +242,23 @@ TEST(LessCommunication, APendingTensorIsNotReducedToBeWrittenOver) {
 
 // ---- numbers of a whole tensor ----
 
+TEST(LessCommunication, PendingNumbersWithoutDimsAreAddedToEachOther) {
+  on_ranks(3, [](int) {
+    const mt::DeviceMesh mesh = line(3);
+    const Tensor term = torch::ones({}, torch::kDouble);
+    const Tensor x = DTensor::from_local(term, mesh, {Partial()});
+    const Tensor y = DTensor::from_local(term * 2, mesh, {Partial()});
+    const Tensor first = mt::distribute_tensor(torch::zeros({1}, torch::kLong), mesh, {Replicate()});
+    const mt::CommDebugMode comm;
+    const Tensor sum = x.index_add(0, first, y), copy = x.index_copy(0, first, y);
+    EXPECT_EQ(DTensor(sum).placements(), Placements{Partial()});
+    EXPECT_EQ(DTensor(copy).placements(), Placements{Partial()});
+    EXPECT_EQ(comm.get_total_counts(), 0) << comm.table();
+    EXPECT_EQ(whole(sum).item<double>(), 9);
+    EXPECT_EQ(whole(copy).item<double>(), 6);
+  });
+}
+
 TEST(LessCommunication, AVarianceOfSplitLinesIsOneSmallGather) {
   on_ranks(4, [](int) {
     const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});

@@ -6,6 +6,12 @@
 
 namespace meshtorch::testing {
 
+// How far the tensors of a run move when last digits of what the call is given are others; undefined where
+// they hold no numbers of a floating type.
+struct Moves {
+  std::vector<torch::Tensor> results, arguments, gradients;
+};
+
 // What a call gave: its results, list elements one by one, then its arguments as they were afterwards, and
 // the gradients of its floating arguments.
 struct Run {
@@ -14,6 +20,7 @@ struct Run {
   std::vector<torch::Tensor> incoming;   // the gradients of its results that were given, plain
   std::vector<torch::Tensor> gradients;  // none where LibTorch cannot differentiate the call
   bool is_differentiated = false;
+  std::shared_ptr<const Moves> moves = nullptr;  // where they are asked for
 };
 
 // What tensors hold that are passed for results to be written to.
@@ -56,7 +63,8 @@ struct Verdict {
 
 // Runs the call twice on thread ranks, the second time from the decisions of the first, with other numbers.
 // It is refused if every rank threw an error of its own before it waited for others. Numbers of narrow types
-// that lie a little apart are right if those of the same call in double precision are.
+// that lie a little apart are right if those of the same call in double precision are; those of double
+// precision if last digits of the operands move the plain call as much.
 Verdict judge(const PlacedCall& placed, const Run& expected);
 
 // Runs it on this rank of a world that is there; throws what is wrong.

@@ -158,6 +158,18 @@ TEST(Rounding, OfPendingTermsIsThatOfTheLargestOfTheirSums) {
   expect_right("special_psi: f[1,3,6,6] | 3 | R | P");
 }
 
+TEST(Rounding, OfAnIllConditionedCallIsWhatLastDigitsOfItsOperandsMake) {
+  expect_right("linalg_pinv.atol_rtol_tensor: d[4,4], rtol=none | 2 | S(0) | R");
+}
+
+// A number that is wrong by as little is told, where the call does not make much of last digits.
+TEST(Rounding, IsNoExcuseForWhatIsWellConditioned) {
+  const PlacedCall placed = PlacedCall::parse("mm: d[4,4], d[4,4] | 2 | S(0), R | R");
+  testing::Run expected = *plain_run(placed.call);
+  expected.gradients[0] = expected.gradients[0] + 1e-6;
+  EXPECT_EQ(judge(placed, expected).kind, Verdict::Kind::wrong);
+}
+
 TEST(Refused, MoreTensorsToWriteThanResults) {
   on_ranks(2, [](int) {
     const mt::DeviceMesh mesh = line(2);

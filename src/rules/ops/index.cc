@@ -45,10 +45,11 @@ RuleUse with_source(const OpCall& call, Rule rule, Rule whole) {
   const auto dim = indexed_dim(call);
   const Shape index = call.shape("index");
   Shape expected = call.shape("self");
-  if (dim && index.size() == 1) expected[static_cast<std::size_t>(*dim)] = index[0];
+  const bool is_along_dim = dim && index.size() == 1;
+  if (is_along_dim) expected[static_cast<std::size_t>(*dim)] = index[0];
   if (call.shape("source") != expected) return {whole};
   RuleUse use = along_dim(call, rule, whole);
-  if (index.size() == 1) use.changes = {{LocalChange::Kind::mask_writes, "index", "s"}};
+  if (is_along_dim) use.changes = {{LocalChange::Kind::mask_writes, "index", "s"}};
   return use;
 }
 
