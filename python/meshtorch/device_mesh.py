@@ -1,6 +1,7 @@
 """Meshes, under the names of torch.distributed.device_mesh."""
 
 import math
+import threading
 from types import SimpleNamespace
 
 import torch
@@ -134,14 +135,24 @@ def _steps(offsets):
     return (*sizes, inner), (*strides, offsets[1])
 
 
+def _flatten_rank_map(self):
+    """The ranks of the mesh that this one was cut from, in row-major order."""
+    return tuple(self._get_root_mesh().mesh.flatten().tolist())
+
+
 def _layout(self):
-    """Where the axes lie in the row-major list of ranks of the mesh that this one was cut from, in torch's terms."""
-    place = {rank: at for at, rank in enumerate(self._get_root_mesh().mesh.flatten().tolist())}
+    """Where the axes lie in that list, in torch's terms."""
+    place = {rank: at for at, rank in enumerate(self._flatten_rank_map)}
     axes = []
     for axis in range(self.ndim):
         line = self.mesh[tuple(slice(None) if a == axis else 0 for a in range(self.ndim))].tolist()
         axes.append(_FlatLayout(*_steps([place[rank] - place[line[0]] for rank in line])))
     return _MeshLayout(axes)
+
+
+def _dim_group_names(self):
+    """The names in torch.distributed of the groups of this rank along the axes; none on a rank outside the mesh."""
+    return [] if self.get_coordinate() is None else [group.group_name for group in self.get_all_groups()]
 
 
 def _flatten_mapping(self):
@@ -211,7 +222,11 @@ DeviceMesh._get_mesh_dim_by_name = _get_mesh_dim_by_name
 DeviceMesh._get_root_mesh_dim = _get_root_mesh_dim
 DeviceMesh._get_all_submeshes = _get_all_submeshes
 _given_names = {}  # by flattening, in their order, by the hash of the mesh that others are cut from
+DeviceMesh._flatten_rank_map = property(_flatten_rank_map)
 DeviceMesh._layout = property(_layout)
+DeviceMesh._dim_group_names = property(_dim_group_names)
+DeviceMesh._coordinate_on_dim = property(lambda self: self.get_coordinate())
+DeviceMesh._thread_id = property(lambda self: threading.get_ident())  # that of its rank, to which a mesh belongs
 DeviceMesh._flatten_mapping = property(_flatten_mapping)
 _plain_flatten, DeviceMesh._flatten = DeviceMesh._flatten, _flatten
 _plain_unflatten, DeviceMesh._unflatten = DeviceMesh._unflatten, _unflatten
