@@ -72,9 +72,9 @@ struct ShownShard final : c10::BackendMeta {
 };
 
 bool is_as_given(const at::Tensor& held, const at::Tensor& shard) {
-  return !held.requires_grad() && held.is_inference() == shard.is_inference() && held.is_alias_of(shard) &&
-         held.scalar_type() == shard.scalar_type() && held.storage_offset() == shard.storage_offset() &&
-         held.sizes() == shard.sizes() && held.strides() == shard.strides();
+  return !held.requires_grad() && held.is_alias_of(shard) && held.scalar_type() == shard.scalar_type() &&
+         held.storage_offset() == shard.storage_offset() && held.sizes() == shard.sizes() &&
+         held.strides() == shard.strides();
 }
 
 // One Python object for all who ask for a shard without gradients, unless one of them changed its shape or
