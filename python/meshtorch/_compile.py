@@ -1,4 +1,4 @@
-"""torch.compile: frames that hold a distributed tensor run as they are, and calls that make one are not compiled, with one warning."""
+"""torch.compile: frames that hold a distributed tensor run as they are, calls that make one break the graph; one warning."""
 
 import warnings
 

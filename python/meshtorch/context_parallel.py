@@ -47,8 +47,8 @@ def context_parallel(mesh, *, buffers=None, buffer_seq_dims=None, no_restore_buf
 
     Before, they are plain tensors that every rank has in full, or tensors on a mesh with that axis, whole along it and
     along the sequence. Afterwards they have their data again, unless they are in no_restore_buffers; what was computed
-    from them goes backward before that. With load_balance, by default that of _cp_options, which is True, each rank has a
-    piece from the front and one from the back, so that causal attention is equal work for all.
+    from them goes backward before that. With load_balance, by default that of _cp_options, which is True, each rank has
+    a piece from the front and one from the back, so that causal attention is equal work for all.
     """
     if load_balance is None:
         load_balance = _cp_options.enable_load_balance
@@ -69,8 +69,8 @@ def _in_order_of(indices, tensor, dim):
     dim %= tensor.dim()
     if dim == 0 or len(indices) != len(tensor):
         raise ValueError(
-            f"meshtorch: a load balancer has {len(indices)} orders, one a sample, for a tensor of shape {tuple(tensor.shape)}"
-            f"\n  sequence dim: {dim}\n  do: give tensors whose dim 0 is the batch, or one order for all"
+            f"meshtorch: a load balancer has {len(indices)} orders, one a sample, for a tensor of another batch"
+            f"\n  shape: {tuple(tensor.shape)}, sequence dim: {dim}\n  do: give tensors whose dim 0 is the batch, or one order for all"
         )
     return torch.stack([_in_order_of(row[None], sample, dim - 1) for row, sample in zip(indices, tensor)])
 

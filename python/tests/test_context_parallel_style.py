@@ -112,7 +112,8 @@ def disabled(w):
     split = [DTensor.from_local(t, mesh, [Shard(1)]) for t in parts]
     with pytest.raises(ValueError, match="got a tensor that is distributed as"):
         net(*split)
-    _context_parallel_shard(mesh, [torch.arange(2 * w.size)], [0], _PerDocumentHeadTailLoadBalancer([[2 * w.size]], w.size, "cpu"))
+    balancer = _PerDocumentHeadTailLoadBalancer([[2 * w.size]], w.size, "cpu")
+    _context_parallel_shard(mesh, [torch.arange(2 * w.size)], [0], balancer)
     with pytest.raises(ValueError, match="were split by _PerDocumentHeadTailLoadBalancer"):
         net(*parts)
 
@@ -195,6 +196,26 @@ def test_orders():
     assert order.gather(1, back).tolist() == [list(range(12))] * 2
     with pytest.raises(ValueError, match="multiple of twice the ranks long\n  length: 6, ranks: 2"):
         _HeadTailLoadBalancer(6, 2, "cpu")._generate_indices()
+
+
+@with_usual_options
+def samples_in_orders_of_their_own(w):
+    mesh, quarter = w.mesh(), 2 * w.size
+    balancer = _PerDocumentHeadTailLoadBalancer([[quarter, 3 * quarter], [2 * quarter, 2 * quarter]], w.size, "cpu")
+    x = numbers(2, 3, 4 * quarter)
+    (part,) = _context_parallel_shard(mesh, {"x": x}, {"x": 2}, balancer).values()
+    order = balancer._generate_indices().chunk(w.size, dim=1)[w.rank]
+    assert torch.equal(part, torch.stack([x[sample][:, order[sample]] for sample in range(2)]))
+    (whole,) = context_parallel_unshard(mesh, [part], [2], balancer)
+    w.same(whole, x)
+    with pytest.raises(ValueError, match="has 2 orders, one a sample"):
+        _context_parallel_shard(mesh, [x[:1]], [2], balancer)
+    with pytest.raises(ValueError, match="got 1 buffers and 2 sequence dims"):
+        _context_parallel_shard(mesh, [x], [2, 2], balancer)
+
+
+def test_each_sample_may_have_an_order_of_its_own(ranks):
+    ranks(samples_in_orders_of_their_own)
 
 
 def test_blocks_are_dealt_to_ranks_by_their_work():

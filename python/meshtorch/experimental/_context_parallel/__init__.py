@@ -1,4 +1,4 @@
-"""Context parallelism of modules that take plain shards: a style, what splits their inputs, and orders of equal work."""
+"""Context parallelism of modules that take plain shards: a style, what splits inputs, and orders of equal work."""
 
 from ._attention import (
     _CausalBehavior,

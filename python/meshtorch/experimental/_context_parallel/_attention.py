@@ -33,7 +33,7 @@ class _CausalBehavior(Enum):
 def _is_causal_behavior(rank, world_size, i, is_causal):
     """What `rank` computes of the block of keys that reaches it in step i of the ring: that of rank - i.
 
-    In balanced order no block is hidden: of another rank's, either all queries see its front, or half of them all of it.
+    In balanced order none is hidden: of another rank's, either all queries see its front, or half of them all of it.
     """
     if not is_causal:
         return _CausalBehavior.NOT_IS_CAUSAL
@@ -93,8 +93,8 @@ class _ContextParallel(ParallelStyle):
                 return DTensor.from_local(value, mesh, placements)
             if value.placements != placements:
                 raise ValueError(
-                    f"meshtorch: the style _ContextParallel got a tensor that is distributed as {value.placements}, not "
-                    f"as {placements}\n  do: redistribute it before the module"
+                    f"meshtorch: the style _ContextParallel got a tensor that is distributed as {value.placements}, "
+                    f"not as {placements}\n  do: redistribute it before the module"
                 )
             return value
 
@@ -102,7 +102,7 @@ class _ContextParallel(ParallelStyle):
 
     def sdpa_output_fn(self, module, inputs, outputs, mesh):
         """The shards again."""
-        return pytree.tree_map_only(torch.Tensor, lambda t: t.to_local() if isinstance(t, DTensor) else t, outputs)
+        return pytree.tree_map(lambda value: value.to_local() if isinstance(value, DTensor) else value, outputs)
 
     def _enter(self, module, args, kwargs, mesh):
         if not isinstance(_cp_options.load_balancer, _HeadTailLoadBalancer | None):
@@ -139,7 +139,8 @@ def _create_cp_block_mask(mask_mod, B, H, Q_LEN, KV_LEN, device_mesh, load_balan
     ranks = device_mesh.size()
     if Q_LEN % ranks:
         raise NotImplementedError(
-            f"meshtorch: a block mask of {Q_LEN} queries cannot be split over {ranks} ranks evenly\n  do: pad the sequence"
+            f"meshtorch: a block mask of {Q_LEN} queries cannot be split over {ranks} ranks evenly"
+            "\n  do: pad the sequence"
         )
     if load_balancer is None and _cp_options.enable_load_balance:
         load_balancer = _HeadTailLoadBalancer(Q_LEN, ranks, device_mesh.device_type)
@@ -167,7 +168,7 @@ def _shard_of(buffer, dim, mesh, load_balancer):
 
 
 def _context_parallel_shard(mesh, buffers, seq_dims, load_balancer=None):
-    """This rank's part of each buffer, a whole tensor or a BlockMask, in the order of the balancer: for _ContextParallel.
+    """This rank's part of each buffer, a tensor or a BlockMask, in the order of the balancer: for _ContextParallel.
 
     Attention with the style takes sequences in that order from now on; scaled_dot_product_attention knows that of
     _HeadTailLoadBalancer.

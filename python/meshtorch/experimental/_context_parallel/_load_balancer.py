@@ -67,7 +67,8 @@ class _PTRRLoadBalancer(_LoadBalancer):
         """For each of group_size ranks the tasks that it gets, of tasks that take these times."""
         if len(process_time) % group_size:
             raise NotImplementedError(
-                f"meshtorch: {len(process_time)} blocks cannot be dealt to {group_size} ranks evenly\n  do: pad the sequence"
+                f"meshtorch: {len(process_time)} blocks cannot be dealt to {group_size} ranks evenly"
+                "\n  do: pad the sequence"
             )
         rounds = process_time.argsort(descending=True, stable=True).view(-1, group_size)
         dealt = torch.cat([row.flip(0)[None] if number % 2 else row[None] for number, row in enumerate(rounds)])
@@ -76,7 +77,9 @@ class _PTRRLoadBalancer(_LoadBalancer):
     def _generate_indices(self, restore=False):
         mask = self.block_mask
         of_queries, of_keys = mask.BLOCK_SIZE
-        seen = mask.kv_num_blocks if mask.full_kv_num_blocks is None else mask.kv_num_blocks + mask.full_kv_num_blocks
+        seen = mask.kv_num_blocks
+        if mask.full_kv_num_blocks is not None:
+            seen = seen + mask.full_kv_num_blocks
         if of_queries != of_keys or seen.size(1) != 1:
             raise ValueError(
                 "meshtorch: this balancer needs a block mask that is the same for all heads, of square blocks\n  heads: "
