@@ -14,6 +14,13 @@ class MESHTORCH_API AssertionError : public c10::Error {
   using c10::Error::Error;
 };
 
+// The ranks of a group called different collectives, or called different things before that send nothing.
+// Nothing was sent; the group can be used again.
+class MESHTORCH_API DisagreementError : public c10::Error {
+ public:
+  using c10::Error::Error;
+};
+
 // Throws an AssertionError of the message parts unless the condition holds.
 template <class... Part>
 void check_assertion(bool condition, const Part&... message) {

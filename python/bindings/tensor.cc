@@ -1,6 +1,8 @@
 // Distributed tensors from Python: torch.Tensor objects that the library knows.
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "bindings/bindings.h"
 #include "meshtorch/distribute_module.h"
 #include "meshtorch/implicit_replication.h"
@@ -24,10 +26,24 @@ at::Tensor from_local(at::Tensor local, const OptionalMesh& given, const Optiona
   TORCH_CHECK(!is_dtensor(local),
               "meshtorch: the local_tensor argument only accepts torch.Tensor, but this "
               "one is distributed\n  do: use redistribute");
+  TORCH_CHECK(shape.has_value() == stride.has_value(), "meshtorch: from_local got a ",
+              shape ? "shape without a stride" : "stride without a shape",
+              "\n  do: Please pass both shape and stride at the same time.");
   const DeviceMesh mesh = mesh_or_current(given);
   if (local.device().type() != mesh.device_type() && !local.is_meta()) local = local.to(mesh.device_type());
   return DTensor::from_local(local, mesh, placements_or_replicated(placements, mesh),
                              {run_check, shape, stride, grad_placements});
+}
+
+// In Python as in PyTorch: a layout in which nothing is pending yet is more often a mistake than a wish.
+void check_stays_pending(const Placements& from, const Placements& to) {
+  for (std::size_t axis = 0; axis < std::min(from.size(), to.size()); ++axis) {
+    TORCH_CHECK(!to[axis].is_partial() || from[axis] == to[axis], "meshtorch: Can not redistribute ",
+                to_string(from), " to ", to_string(to), "\n  axis ", axis, ": ", from[axis].to_string(),
+                " would become ", to[axis].to_string(),
+                ", a reduction that nothing waits for\n  do: ask for Replicate or Shard there, or make terms "
+                "of your own with DTensor.from_local");
+  }
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, const OptionalMesh& mesh,
@@ -37,6 +53,7 @@ at::Tensor redistribute(const at::Tensor& tensor, const OptionalMesh& mesh,
   TORCH_CHECK(placements, "meshtorch: placements is needed for redistribute!");
   const DTensor source = tensor;
   const RedistributeOptions options{async_op, forward_dtype, backward_dtype};
+  if (!mesh || *mesh == source.device_mesh()) check_stays_pending(source.placements(), *placements);
   if (mesh) return source.redistribute(*mesh, *placements, options);
   return source.redistribute(*placements, options);
 }
@@ -48,9 +65,48 @@ at::Tensor distribute_plain_or_same(const at::Tensor& tensor, const OptionalMesh
   return distribute_tensor(tensor, mesh, placements_or_replicated(placements, mesh), {src_data_rank});
 }
 
+// The object that callers hold of a shard, remembered by the shard for as long as they do.
+struct ShownShard final : c10::BackendMeta {
+  explicit ShownShard(const at::Tensor& shard) : object(shard.getIntrusivePtr()) {}
+  c10::weak_intrusive_ptr<c10::TensorImpl> object;
+};
+
+bool is_as_given(const at::Tensor& held, const at::Tensor& shard) {
+  return !held.requires_grad() && held.is_alias_of(shard) && held.scalar_type() == shard.scalar_type() &&
+         held.storage_offset() == shard.storage_offset() && held.sizes() == shard.sizes() &&
+         held.strides() == shard.strides();
+}
+
+// One Python object for all who ask for a shard without gradients, unless one of them changed its shape or
+// lets it require gradients: that reaches neither the distributed tensor nor who asks later. Python's lock is
+// held.
+at::Tensor one_object(const at::Tensor& tensor, at::Tensor shard) {
+  const at::Tensor& local = distributed(tensor, "to_local").local;
+  if (shard.requires_grad() || shard.is_same(local) || !shard.has_storage() || !shard.is_alias_of(local))
+    return shard;
+  c10::TensorImpl* impl = local.unsafeGetTensorImpl();
+  if (auto* shown = dynamic_cast<ShownShard*>(impl->get_backend_meta())) {
+    if (auto held = shown->object.lock()) {
+      at::Tensor object(std::move(held));
+      if (is_as_given(object, shard)) return object;
+    }
+  }
+  impl->set_backend_meta(c10::make_intrusive<ShownShard>(shard));
+  return shard;
+}
+
+at::Tensor to_local(const at::Tensor& tensor, const OptionalPlacements& gradient) {
+  at::Tensor shard;
+  {
+    const py::gil_scoped_release no_lock;
+    shard = DTensor(tensor).to_local({gradient});
+  }
+  return one_object(tensor, std::move(shard));
+}
+
 at::Tensor local_tensor(const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
-  return DTensor(tensor).to_local();
+  return to_local(tensor, std::nullopt);
 }
 
 // A scope as Python's `with` opens and closes it.
@@ -108,12 +164,7 @@ void bind_tensors(py::module_& m) {
   m.def("from_local", &from_local, py::arg("local_tensor"), no_mesh, no_placements, py::kw_only(),
         py::arg("run_check") = false, py::arg("shape") = py::none(), py::arg("stride") = py::none(),
         no_gradient, WithoutGil());
-  m.def(
-      "to_local",
-      [](const at::Tensor& self, const OptionalPlacements& gradient) {
-        return DTensor(self).to_local({gradient});
-      },
-      py::arg("self"), py::kw_only(), no_gradient, WithoutGil());
+  m.def("to_local", &to_local, py::arg("self"), py::kw_only(), no_gradient);
   m.def(
       "full_tensor",
       [](const at::Tensor& self, const OptionalPlacements& gradient) {
@@ -126,7 +177,7 @@ void bind_tensors(py::module_& m) {
   m.def("placements", [](const at::Tensor& self) { return to_python(DTensor(self).placements()); });
   m.def("device_mesh", [](const at::Tensor& self) { return DTensor(self).device_mesh(); });
   m.def("spec", [](const at::Tensor& self) { return DTensor(self).spec(); });
-  m.def("local_tensor", &local_tensor, WithoutGil());
+  m.def("local_tensor", &local_tensor);
   m.def(
       "stored_tensor", [](const at::Tensor& self) { return distributed(self, "stored_tensor").local; },
       "What this rank holds: its shard, or a stand-in on a rank outside the mesh.");

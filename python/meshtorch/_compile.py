@@ -1,9 +1,9 @@
-"""torch.compile: frames that hold a distributed tensor run as they are, with one warning."""
+"""torch.compile: frames that hold a distributed tensor run as they are, calls that make one break the graph; one warning."""
 
 import warnings
 
 from torch._dynamo import exc
-from torch._dynamo.variables import builder
+from torch._dynamo.variables import builder, functions
 
 from . import _C
 
@@ -14,7 +14,7 @@ _WORDS = (
 _has_warned = False
 
 
-def _leave_uncompiled():
+def _leave_uncompiled(*, skip_frame):
     global _has_warned
     if not _has_warned:
         _has_warned = True
@@ -24,14 +24,28 @@ def _leave_uncompiled():
         context="",
         explanation=_WORDS,
         hints=[],
-        skip_frame=True,
+        skip_frame=skip_frame,
     )
 
 
+def _is_of_library(function, args):
+    """Whether a compiled function of Python's C interface is the library's, or makes an object of its."""
+    made = getattr(args[0], "value", None) if args else None
+    modules = [getattr(function, "__module__", None), made.__module__ if isinstance(made, type) else None]
+    return _C.__name__ in modules
+
+
 def install():
-    plain = builder.VariableBuilder.wrap_tensor
+    plain_wrap = builder.VariableBuilder.wrap_tensor
+    plain_call = functions.SkipFunctionVariable.call_function
 
     def wrap_tensor(self, value):
-        return _leave_uncompiled() if _C.is_dtensor(value) else plain(self, value)
+        return _leave_uncompiled(skip_frame=True) if _C.is_dtensor(value) else plain_wrap(self, value)
+
+    def call_function(self, tx, args, kwargs):
+        if _is_of_library(self.value, args):
+            _leave_uncompiled(skip_frame=False)
+        return plain_call(self, tx, args, kwargs)
 
     builder.VariableBuilder.wrap_tensor = wrap_tensor
+    functions.SkipFunctionVariable.call_function = call_function

@@ -1,10 +1,12 @@
 """Meshes, under the names of torch.distributed.device_mesh."""
 
 import math
+import threading
 from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
+from torch.distributed._mesh_layout import _FlatLayout, _MeshLayout
 
 from . import _C, _world
 from ._C import DeviceMesh
@@ -118,7 +120,50 @@ def _flatten(self, mesh_dim_name=None, backend_override=None):
     """One axis of all, in their order; backend_override: its backend, (backend, options) or options."""
     overrides = [(None, None) if backend_override is None else _as_override(backend_override)]
     name = mesh_dim_name or "_".join(self.mesh_dim_names or ())
-    return _made_with(lambda: _plain_flatten(self, mesh_dim_name), self.mesh.flatten(), overrides, (name,))
+    flat = _made_with(lambda: _plain_flatten(self, mesh_dim_name), self.mesh.flatten(), overrides, (name,))
+    if self.ndim > 1:
+        _given_names.setdefault(hash(self._get_root_mesh()), {})[name] = None
+    return flat
+
+
+def _steps(offsets):
+    """(sizes, strides) of an axis along which positions lie at these offsets from its first, the outer first."""
+    if len(offsets) == 1:
+        return (), ()
+    inner = next((i for i, offset in enumerate(offsets) if offset != i * offsets[1]), len(offsets))
+    sizes, strides = _steps(offsets[::inner])
+    return (*sizes, inner), (*strides, offsets[1])
+
+
+def _flatten_rank_map(self):
+    """The ranks of the mesh that this one was cut from, in row-major order."""
+    return tuple(self._get_root_mesh().mesh.flatten().tolist())
+
+
+def _layout(self):
+    """Where the axes lie in that list, in torch's terms."""
+    place = {rank: at for at, rank in enumerate(self._flatten_rank_map)}
+    axes = []
+    for axis in range(self.ndim):
+        line = self.mesh[tuple(slice(None) if a == axis else 0 for a in range(self.ndim))].tolist()
+        axes.append(_FlatLayout(*_steps([place[rank] - place[line[0]] for rank in line])))
+    return _MeshLayout(axes)
+
+
+def _dim_group_names(self):
+    """The names in torch.distributed of the groups of this rank along the axes; none on a rank outside the mesh."""
+    return [] if self.get_coordinate() is None else [group.group_name for group in self.get_all_groups()]
+
+
+def _flatten_mapping(self):
+    """The meshes that flattening gave a name to, of those cut from the one that this mesh was cut from."""
+    root, found = self._get_root_mesh(), {}
+    for name in _given_names.get(hash(root), ()):
+        try:
+            found[name] = root[name]
+        except KeyError:  # of an equal mesh, in a world before
+            continue
+    return found
 
 
 def _unflatten(self, dim, mesh_sizes, mesh_dim_names, backend_override=None):
@@ -176,6 +221,13 @@ _mesh_resources = SimpleNamespace(
 DeviceMesh._get_mesh_dim_by_name = _get_mesh_dim_by_name
 DeviceMesh._get_root_mesh_dim = _get_root_mesh_dim
 DeviceMesh._get_all_submeshes = _get_all_submeshes
+_given_names = {}  # by flattening, in their order, by the hash of the mesh that others are cut from
+DeviceMesh._flatten_rank_map = property(_flatten_rank_map)
+DeviceMesh._layout = property(_layout)
+DeviceMesh._dim_group_names = property(_dim_group_names)
+DeviceMesh._coordinate_on_dim = property(lambda self: self.get_coordinate())
+DeviceMesh._thread_id = property(lambda self: threading.get_ident())  # that of its rank, to which a mesh belongs
+DeviceMesh._flatten_mapping = property(_flatten_mapping)
 _plain_flatten, DeviceMesh._flatten = DeviceMesh._flatten, _flatten
 _plain_unflatten, DeviceMesh._unflatten = DeviceMesh._unflatten, _unflatten
 DeviceMesh.from_group = staticmethod(_from_group)

@@ -1,5 +1,7 @@
 """distribute_tensor, distribute_module, from_local: what test_api of PyTorch's suite checks, and more."""
 
+import weakref
+
 import meshtorch
 import pytest
 import torch
@@ -200,6 +202,64 @@ def make_and_redistribute(w):
 
 def test_from_local_and_redistribute_take_what_pytorch_takes(ranks):
     ranks(make_and_redistribute)
+
+
+def refuse_as_pytorch(w):
+    mesh = w.mesh(2, 2)
+    uneven = torch.ones(3 if w.rank < 3 else 1)
+    flat = DeviceMesh("cpu", list(range(w.size)))
+    for half in ({"shape": (10,)}, {"stride": (1,)}):
+        with pytest.raises(RuntimeError, match="Please pass both shape and stride at the same time"):
+            DTensor.from_local(uneven, flat, [Shard(0)], **half)
+    x = DTensor.from_local(torch.ones(4, 4), mesh, [Shard(0), Partial()])
+    assert x.redistribute(mesh, [Replicate(), Partial()]).placements == (Replicate(), Partial())
+    assert x.redistribute(placements=[Shard(1), Partial()]).placements == (Shard(1), Partial())
+    for wrong in ([Partial(), Partial()], [Shard(0), Partial("max")], [Partial(), Replicate()]):
+        with pytest.raises(RuntimeError, match=r"Can not redistribute \[S\(0\), P\(sum\)\] to [^\n]*\n  axis [01]: "):
+            x.redistribute(mesh, wrong)
+
+
+def test_half_a_shape_and_a_redistribution_to_pending_are_refused(ranks):
+    ranks(refuse_as_pytorch)
+
+
+def check_what_ranks_say(w):
+    if w.kind != "threads":
+        return  # processes serve other tests too, and every group of theirs would tell it once
+    mesh = w.mesh()
+    mine = torch.ones(3, 3, dtype=torch.float64 if w.rank == 0 else torch.float32)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="the shards have different types"):
+            DTensor.from_local(mine, mesh, [Shard(0)], run_check=True)
+    DTensor.from_local(mine, mesh, [Shard(0)])  # nobody looks yet
+    with pytest.raises(ValueError, match="disagree on a collective\n  rank 0: .* after from_local\\(Double"):
+        DTensor.from_local(torch.ones(3, 3), mesh, [Shard(0)], run_check=True)
+    assert DTensor.from_local(torch.ones(3, 3), mesh, [Shard(0)], run_check=True).shape == (3 * w.size, 3)
+
+
+def test_a_check_of_from_local_is_a_value_error_whatever_the_ranks_disagree_on(ranks):
+    ranks(check_what_ranks_say)
+
+
+def hold_a_shard(w):
+    x = distribute_tensor(torch.arange(8.0).view(4, 2), w.mesh(), [Shard(0)], src_data_rank=None).requires_grad_()
+    assert x.to_local() is not x._local_tensor and x.to_local().grad_fn is not None
+    with torch.no_grad():
+        held = x.to_local()
+        assert held is x.to_local() is x._local_tensor
+        held.add_(1)
+        w.same(x.full_tensor(), torch.arange(8.0).view(4, 2) + 1)
+        held.requires_grad_()  # the holder's own affair
+        assert x._local_tensor is not held and not x._local_tensor.requires_grad
+        other = x.to_local()
+        other.t_()
+        assert x.to_local().shape == (1, 2) and x.shape == (4, 2)
+    name = weakref.ref(x._local_tensor)
+    assert name() is None  # nobody holds it
+
+
+def test_a_shard_without_gradients_is_one_object_while_somebody_holds_it(ranks):
+    ranks(hold_a_shard)
 
 
 def make_new(w):

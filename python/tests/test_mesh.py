@@ -72,6 +72,29 @@ def ask_for_the_root(w):
         assert _mesh_resources.get_current_mesh() == mesh
 
 
+def ask_for_layouts(w):
+    if w.size != 4:
+        return
+    mesh = w.mesh(2, 1, 2, names=("dp", "cp", "tp"))
+    assert [list(axis.sizes_and_strides) for axis in mesh._layout] == [[(2, 2)], [], [(2, 1)]]
+    assert mesh["tp"]._layout == mesh._layout[2:] and mesh._flatten_mapping == {}
+    flat = mesh["dp", "tp"]._flatten()
+    assert list(mesh._flatten_mapping) == list(flat._flatten_mapping) == ["dp_tp"]
+    assert mesh._flatten_mapping["dp_tp"] == flat and mesh["dp_tp"]._layout == flat._layout
+    assert flat._layout.collapse().global_ranks(4) == [[0, 1, 2, 3]]
+    assert mesh["dp"]._layout.collapse().global_ranks(4) == [[0, 2], [1, 3]]
+    turned = DeviceMesh("cpu", [[3, 1], [2, 0]], mesh_dim_names=("a", "b"))
+    assert turned._flatten_rank_map == turned["a"]._flatten_rank_map == (3, 1, 2, 0)
+    assert turned["a"]._layout.remap_to_tensor(torch.tensor(turned._flatten_rank_map)).tolist() == [[3, 2], [1, 0]]
+    assert turned._coordinate_on_dim == turned.get_coordinate()
+    if w.kind != "threads":
+        assert turned._dim_group_names == [turned.get_group(axis).group_name for axis in ("a", "b")]
+
+
+def test_a_mesh_tells_how_it_lies_in_the_one_that_it_was_cut_from(ranks):
+    ranks(ask_for_layouts)
+
+
 def test_a_mesh_knows_the_one_that_it_was_cut_from(ranks):
     ranks(ask_for_the_root)
 

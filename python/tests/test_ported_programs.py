@@ -129,6 +129,29 @@ def test_a_compiled_function_of_distributed_tensors_runs_uncompiled_with_one_war
     gloo_ranks(compiled, size=2)
 
 
+def compiled_that_distributes(w):
+    import meshtorch._compile as compile_
+
+    compile_._has_warned = False
+    torch._dynamo.reset()
+    mesh = w.mesh()
+
+    def product(a):
+        split = distribute_tensor(a.sin(), mesh, [Shard(0)])
+        return (split @ split.t()).full_tensor()
+
+    plain = torch.arange(24.0).view(4, 6)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        w.same(torch.compile(product, backend="eager")(plain), plain.sin() @ plain.sin().t())
+    words = [str(one.message) for one in seen if "meshtorch" in str(one.message) or "Dynamo" in str(one.message)]
+    assert len(words) == 1 and "leaves functions of distributed tensors as they are" in words[0]
+
+
+def test_a_compiled_function_that_makes_distributed_tensors_gives_one_warning(gloo_ranks):
+    gloo_ranks(compiled_that_distributes, size=2)
+
+
 class Mlp(nn.Module):
     def __init__(self, width=8):
         super().__init__()

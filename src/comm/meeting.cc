@@ -15,6 +15,7 @@
 #include "comm/fault_lab.h"
 #include "comm/meeting_bell.h"
 #include "comm/waits.h"
+#include "meshtorch/error.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -392,8 +393,10 @@ void GroupMeeting::disagree(const GroupCall& call, milliseconds timeout) {
 
 void GroupMeeting::disagreement(const std::string& table) const {
   note_failure("the ranks disagree" + table);
-  TORCH_CHECK(false, "meshtorch: the ranks of a group disagree on a collective", table,
-              "\n  do: call the same, with the same shapes, types and layouts, on every rank");
+  throw DisagreementError(
+      {__func__, __FILE__, __LINE__},
+      c10::str("meshtorch: the ranks of a group disagree on a collective", table,
+               "\n  do: call the same, with the same shapes, types and layouts, on every rank"));
 }
 
 std::string GroupMeeting::describe() const {

@@ -8,6 +8,7 @@
 
 #include "comm/rank_context.h"
 #include "meshtorch/collectives.h"
+#include "meshtorch/error.h"
 #include "redistribute/transfer.h"
 #include "tensor/cross_mesh.h"
 #include "tensor/execute.h"
@@ -117,8 +118,13 @@ Shape compare_shards(const Shape& local, at::ScalarType type, bool requires_grad
 
 Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout,
                               const std::optional<Shape>& claimed) {
-  return compare_shards(local.sizes().vec(), local.scalar_type(), local.requires_grad(), layout, claimed,
-                        gather_rows);
+  try {
+    return compare_shards(local.sizes().vec(), local.scalar_type(), local.requires_grad(), layout, claimed,
+                          gather_rows);
+  } catch (const DisagreementError& error) {
+    // What the check is for, found before it: the ranks take their tensors for different things.
+    C10_THROW_ERROR(ValueError, error.what_without_backtrace());
+  }
 }
 
 // That of one tensor, or of several together.

@@ -5,9 +5,9 @@ from functools import partial, wraps
 import torch
 from torch.utils import _pytree as pytree
 
-from . import _C
-from ._C import implicit_replication
-from .context_parallel import context_parallel, context_parallel_unshard, set_rotate_method
+from .. import _C
+from .._C import implicit_replication
+from ..context_parallel import context_parallel, context_parallel_unshard, set_rotate_method
 
 __all__ = [
     "context_parallel",
