@@ -7,10 +7,11 @@ import sys
 import torch
 import torch.testing._comparison
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
-from torch.nn.utils import rnn
+from torch.nn.utils import parametrizations, rnn
 
 from . import _C
 from ._factories import rand
+from ._made_inside import MadeInside, mesh_of
 
 
 def _tensors(args, kwargs):
@@ -36,6 +37,12 @@ def _replace_for_distributed(module, name, function):
 def _with_numbers_of_the_program(plain, *args, **kwargs):
     """The plain tensors that it makes depend on shapes and numbers alone, so that they are equal on all ranks."""
     with _C.implicit_replication():
+        return plain(*args, **kwargs)
+
+
+def _with_tensors_made_distributed(plain, *args, **kwargs):
+    """What it makes inside may be random: the same numbers on every rank."""
+    with MadeInside(mesh_of(_tensors(args, kwargs))):
         return plain(*args, **kwargs)
 
 
@@ -135,6 +142,8 @@ def install():
     _replace_for_distributed(rnn, "pack_sequence", _pack_list)
     for name in ("invert_permutation", "unpad_sequence"):
         _replace_for_distributed(rnn, name, _with_numbers_of_the_program)
+    for name in ("forward", "right_inverse"):
+        _replace_for_distributed(parametrizations._Orthogonal, name, _with_tensors_made_distributed)
     for name in ("mean", "std", "var"):  # without a mask they count ones
         _replace_for_distributed(torch.masked, name, _with_numbers_of_the_program)
     for dims in (2, 3):

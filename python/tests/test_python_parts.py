@@ -6,7 +6,7 @@ import pytest
 import torch
 from meshtorch import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch import nn
-from torch.nn.utils import parametrize, rnn
+from torch.nn.utils import parametrizations, parametrize, rnn
 from worlds import filled
 
 LAYOUTS = {"first": Shard(0), "last": Shard(-1), "pending": Partial(), "whole": Replicate()}
@@ -81,6 +81,12 @@ def parametrized(module, x):
     return [before.detach(), after.detach(), module(x)]
 
 
+def orthogonal(orthogonal_map, module, x):
+    """Which of the equal parametrizations it is, is drawn; the weight is not."""
+    parametrizations.orthogonal(module, orthogonal_map=orthogonal_map)
+    return [module(x).detach(), module.weight.detach()]
+
+
 def packed(module, x):
     sequence = rnn.pack_padded_sequence(x, [4, 6, 2], batch_first=True, enforce_sorted=False)
     output, state = module(sequence)
@@ -114,6 +120,12 @@ def encoder(norm):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_parametrization_of_a_distributed_parameter(ranks, layout):
     ranks(partial(compare_programs, layout, linear, parametrized, values(7, 5)))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["matrix_exp", "cayley", "householder"])
+def test_an_orthogonal_parameter(ranks, name, layout):
+    ranks(partial(compare_programs, layout, linear, partial(orthogonal, name), values(7, 5)))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
