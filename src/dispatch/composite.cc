@@ -48,7 +48,7 @@ bool counts_in_steps(const at::Tensor& t) {
 // made.
 void check_plain_arguments(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
   visit_tensors(info, arguments, [&](const at::Tensor& t, std::size_t argument, int element) {
-    if (meta_of(t) != nullptr || t.numel() == 1) return;
+    if (meta_of(t) != nullptr || is_one_number(t)) return;
     const std::string& name = info.arguments[argument].name;
     if (reads_form_only(info.name, name)) return;
     if (is_zero_by_modules(info.name, name) && !t.any().item<bool>()) return;
