@@ -3,7 +3,7 @@
 import torch  # before _C, which needs its libraries
 import torch._dynamo  # torch's shape functions in Python import it at their first call, which is no time for 800 modules
 
-from . import _C, _dtensor, _functions, _prims, device_mesh, placement_types
+from . import _C, _distributions, _dtensor, _functions, _prims, device_mesh, placement_types
 from ._C import (
     DTensorSpec,
     Group,
@@ -31,6 +31,7 @@ from . import _compile, _torch_fsdp, debug, experimental, fsdp, functional_colle
 
 _dtensor.install()
 _functions.install()
+_distributions.install()
 _torch_fsdp.install()
 _compile.install()
 # What pickled tensors name, for torch.load(weights_only=True).

@@ -157,7 +157,10 @@ def _new_tensor(tensor, data, *, dtype=None, device=None, requires_grad=False):
 
 
 def _new(tensor, *args, **kwargs):
-    """The older form of new_empty and new_tensor, likewise plain."""
+    """The older form of new_empty, given sizes, and of new_tensor, given values."""
+    sizes = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args
+    if all(isinstance(size, int) for size in sizes):
+        return tensor.new_empty(sizes or (0,), **kwargs)
     return torch.empty(0, dtype=tensor.dtype, device=tensor.device).new(*args, **kwargs)
 
 

@@ -1,18 +1,24 @@
 """Functions of torch that are written in Python and make plain tensors inside: told to make distributed ones, or replicated by a scope."""
 
+import copy
 import functools
 import sys
 
 import torch
 import torch.testing._comparison
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+from torch.nn.utils import parametrizations, rnn
 
 from . import _C
 from ._factories import rand
+from ._made_inside import MadeInside, mesh_of
 
 
 def _tensors(args, kwargs):
-    return [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+    """Those that a function is given, also in lists."""
+    values = (*args, *kwargs.values())
+    listed = [value for group in values if isinstance(group, (list, tuple)) for value in group]
+    return [value for value in (*values, *listed) if isinstance(value, torch.Tensor)]
 
 
 def _replace_for_distributed(module, name, function):
@@ -34,6 +40,12 @@ def _with_numbers_of_the_program(plain, *args, **kwargs):
         return plain(*args, **kwargs)
 
 
+def _with_tensors_made_distributed(plain, *args, **kwargs):
+    """What it makes inside may be random: the same numbers on every rank."""
+    with MadeInside(mesh_of(_tensors(args, kwargs))):
+        return plain(*args, **kwargs)
+
+
 def _with_equal_samples(dims):
     """Fractional pooling draws where its windows lie: the same numbers on every rank."""
 
@@ -45,6 +57,39 @@ def _with_equal_samples(dims):
         return plain(input, kernel_size, output_size, output_ratio, return_indices, _random_samples)
 
     return pool
+
+
+class _WouldBeNested(Exception):
+    """A TransformerEncoder was about to leave padding out of its input, which distributed tensors cannot."""
+
+
+def _tell_that_it_would_be_nested(plain, *args, **kwargs):
+    raise _WouldBeNested
+
+
+def _encode_with_padding(plain, encoder, src, mask=None, src_key_padding_mask=None, is_causal=None):
+    """Where torch leaves padding out and fills it with zeros at the end, padding is computed, and then filled."""
+    try:
+        return plain(encoder, src, mask, src_key_padding_mask, is_causal)
+    except _WouldBeNested:
+        layers = copy.copy(encoder)
+        layers._modules = {**encoder._modules, "norm": None}
+        layers.use_nested_tensor = False
+        output = plain(layers, src, mask, src_key_padding_mask, is_causal)
+        output = output.masked_fill((src_key_padding_mask != 0).unsqueeze(-1), 0.0)
+        return output if encoder.norm is None else encoder.norm(output)
+
+
+def _pack_with_lengths(plain, input, lengths, *args, **kwargs):
+    """Lengths that are numbers of the program become a tensor that lies as the input's mesh does."""
+    if not isinstance(lengths, torch.Tensor):
+        lengths = _C.from_local(torch.as_tensor(lengths, dtype=torch.int64), input.device_mesh)
+    return plain(input, lengths, *args, **kwargs)
+
+
+def _pack_list(plain, sequences, enforce_sorted=True):
+    lengths = [len(sequence) for sequence in sequences]
+    return rnn.pack_padded_sequence(rnn.pad_sequence(sequences), lengths, enforce_sorted=enforce_sorted)
 
 
 def _refuse_torch_fsdp(plain, *args, **kwargs):
@@ -91,6 +136,14 @@ def install():
     _replace_for_distributed(torch, "unravel_index", _with_numbers_of_the_program)
     _replace_for_distributed(torch.nn.functional, "multi_head_attention_forward", _with_numbers_of_the_program)
     _replace_for_distributed(torch.nn.modules.transformer, "_detect_is_causal_mask", _with_numbers_of_the_program)
+    _replace_for_distributed(torch, "_nested_tensor_from_mask", _tell_that_it_would_be_nested)
+    _replace_for_distributed(torch.nn.TransformerEncoder, "forward", _encode_with_padding)
+    _replace_for_distributed(rnn, "pack_padded_sequence", _pack_with_lengths)
+    _replace_for_distributed(rnn, "pack_sequence", _pack_list)
+    for name in ("invert_permutation", "unpad_sequence"):
+        _replace_for_distributed(rnn, name, _with_numbers_of_the_program)
+    for name in ("forward", "right_inverse"):
+        _replace_for_distributed(parametrizations._Orthogonal, name, _with_tensors_made_distributed)
     for name in ("mean", "std", "var"):  # without a mask they count ones
         _replace_for_distributed(torch.masked, name, _with_numbers_of_the_program)
     for dims in (2, 3):

@@ -234,3 +234,35 @@ def offsets_of_slices(w):
 
 def test_slices_know_their_offset(ranks):
     ranks(offsets_of_slices)
+
+
+def forward_derivatives(w):
+    x, direction, weight = (torch.sin(torch.arange(n * 1.0) ** 2).double() for n in (5, 5, 20))
+    weight = weight.view(5, 4)
+
+    def curved(x, weight):
+        return ((x @ weight).tanh() ** 2).sum()
+
+    mesh = w.mesh()
+    for dims in ((0, 0), (0, 1)):
+        splits = [distribute_tensor(t, mesh, [Shard(dim)]) for t, dim in zip((x, weight), dims)]
+        tangent = distribute_tensor(direction, mesh, [Shard(0)])
+        actual = torch.func.jvp(lambda x: curved(x, splits[1]), (splits[0],), (tangent,))
+        for one, plain in zip(actual, torch.func.jvp(lambda x: curved(x, weight), (x,), (direction,))):
+            w.same(one.full_tensor(), plain)
+        w.same(torch.func.hessian(curved)(*splits).full_tensor(), torch.func.hessian(curved)(x, weight))
+
+
+def test_forward_derivatives_of_a_product_with_one_tangent(gloo_ranks):
+    gloo_ranks(forward_derivatives)
+
+
+def one_number_that_stands_for_many(w):
+    x = distribute_tensor(torch.arange(12.0).view(4, 3), w.mesh(), [Shard(0)])
+    w.same((x * torch.tensor(2.0).expand(4, 3)).full_tensor(), torch.arange(12.0).view(4, 3) * 2)
+    with pytest.raises(RuntimeError, match="got a plain tensor beside distributed ones"):
+        x * torch.ones(4, 1).expand(4, 3)
+
+
+def test_one_number_may_stand_for_many(ranks):
+    ranks(one_number_that_stands_for_many)

@@ -1,5 +1,7 @@
 """Ranks that are threads behave like processes: generators of their own, and time-outs that are ones."""
 
+import threading
+
 import meshtorch
 import pytest
 import torch
@@ -63,3 +65,26 @@ def test_timeouts_that_no_clock_knows_are_refused(timeout):
         meshtorch.spawn(1, lambda rank: None, timeout=timeout)
     with pytest.raises(ValueError, match="is not between 1 ms and a year"):
         meshtorch.init_process_group("fake", rank=0, world_size=1, timeout=timeout)
+
+
+def test_a_rank_that_leaves_autocast_changes_nothing_for_the_others():
+    has_cast, has_left = threading.Event(), threading.Event()
+    shared = {}
+
+    def body(rank):
+        mesh = meshtorch.init_device_mesh("cpu", (2,))
+        weight = meshtorch.distribute_tensor(torch.ones(3, 3), mesh, [meshtorch.Replicate()]).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            first = weight.detach() @ weight
+            if rank == 0:
+                has_cast.set()
+                assert has_left.wait(30)
+            else:
+                assert has_cast.wait(30)
+            second = weight.detach() @ weight
+        has_left.set()
+        casts = [product.grad_fn.next_functions[1][0] for product in (first, second)]
+        shared[rank] = casts[0] is casts[1]
+
+    meshtorch.spawn(2, body, timeout=30)
+    assert shared[0] == shared[1]

@@ -1,5 +1,6 @@
 // Ranks as threads of this process.
 #include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <mutex>
@@ -45,6 +46,9 @@ void spawn(int world_size, const std::function<void(int rank)>& fn, const SpawnO
         const std::scoped_lock one_at_a_time(set_up);
         at::set_num_threads(intra_op);
       }
+      // LibTorch has one cache of casts a process, which any thread that leaves autocast empties: ranks would
+      // differ in their graphs, by which of them was first.
+      at::autocast::set_autocast_cache_enabled(false);
       set_thread_rank(std::make_shared<RankContext>(
           World{"threads", rank, world_size, rank, timeout, store, threads, {}, agreement}));
       fn(rank);

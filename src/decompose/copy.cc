@@ -117,11 +117,17 @@ at::Tensor& fill_with(at::Tensor& self, const at::Scalar& value) {
 }
 
 // torch::load gives a tensor the values of a plain one in this way: each rank keeps its part of what it read.
+// What a distributed one holds is shared with it, as Python's parametrizations ask for.
 at::Tensor& take_over(at::Tensor& self, const at::Tensor& source) {
   DTensorMeta* meta = meta_of(self);
-  const bool is_like = meta != nullptr && meta_of(source) == nullptr && !meta->write_back &&
-                       self.sizes() == source.sizes() && self.scalar_type() == source.scalar_type();
+  const DTensorMeta* from = meta_of(source);
+  const bool is_like = meta != nullptr && !meta->write_back && self.scalar_type() == source.scalar_type() &&
+                       (from != nullptr ? from->mesh == meta->mesh : self.sizes() == source.sizes());
   TORCH_CHECK_NOT_IMPLEMENTED(is_like, "meshtorch: `aten::set_`", kAddressesMemory);
+  if (from != nullptr) {
+    self.unsafeGetTensorImpl()->shallow_copy_from(source.getIntrusivePtr());
+    return self;
+  }
   const at::Tensor split = distribute_tensor(source.detach(), DeviceMesh(meta->mesh),
                                              meta->layout->placements, {.src_data_rank = std::nullopt});
   meta->local = distributed(split, "set_").local;

@@ -22,17 +22,18 @@ c10::ArrayRef<c10::IValue> arguments_of(const c10::OperatorHandle& op, const tor
   return c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - op.schema().arguments().size());
 }
 
-// The mesh of a call whose tensors are all distributed; null if one is plain, since then a plain result may
-// be a part of it that differs between ranks.
-std::shared_ptr<MeshImpl> mesh_of_all(const std::vector<at::Tensor>& tensors) {
-  std::shared_ptr<MeshImpl> mesh;
+// The mesh of a call; null if none of its tensors is distributed.
+std::shared_ptr<MeshImpl> mesh_of_any(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& t : tensors) {
     if (!t.defined()) continue;
-    const DTensorMeta* meta = meta_of(t);
-    if (meta == nullptr) return nullptr;
-    mesh = meta->mesh;
+    if (const DTensorMeta* meta = meta_of(t)) return meta->mesh;
   }
-  return mesh;
+  return nullptr;
+}
+
+bool are_all_distributed(const std::vector<at::Tensor>& tensors) {
+  return std::ranges::all_of(tensors,
+                             [](const at::Tensor& t) { return !t.defined() || meta_of(t) != nullptr; });
 }
 
 // Numbers that are equal on all ranks, since a step says them all.
@@ -47,7 +48,7 @@ bool counts_in_steps(const at::Tensor& t) {
 // made.
 void check_plain_arguments(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
   visit_tensors(info, arguments, [&](const at::Tensor& t, std::size_t argument, int element) {
-    if (meta_of(t) != nullptr || t.numel() == 1) return;
+    if (meta_of(t) != nullptr || is_one_number(t)) return;
     const std::string& name = info.arguments[argument].name;
     if (reads_form_only(info.name, name)) return;
     if (is_zero_by_modules(info.name, name) && !t.any().item<bool>()) return;
@@ -79,7 +80,8 @@ void decompose(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
 
 // Decomposes the operator. False if its parts look into memory, or copy distributed tensors into a plain one,
 // through which no distributed gradient comes back; then what lies on the stack is of no use.
-bool decomposes(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+bool decomposes(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
+                bool is_all_distributed) {
   const bool can_be_repeated = !op.schema().is_mutable();
   try {
     decompose(op, keys, stack);
@@ -87,8 +89,9 @@ bool decomposes(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
     if (can_be_repeated && needs_memory(error)) return false;
     throw;
   }
+  if (!can_be_repeated || !is_all_distributed) return true;
   const auto results = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - op.schema().returns().size());
-  return !can_be_repeated || std::ranges::none_of(tensors_in(results), [](const at::Tensor& t) {
+  return std::ranges::none_of(tensors_in(results), [](const at::Tensor& t) {
     return t.requires_grad() && meta_of(t) == nullptr;
   });
 }
@@ -129,13 +132,10 @@ void guard_result(const torch::jit::Stack& stack) {
 void run_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   if (InsideComposite::is_any()) return decompose(op, keys, stack);
   const std::vector<at::Tensor> tensors = tensors_in(arguments_of(op, *stack));
-  const auto mesh = mesh_of_all(tensors);
-  if (!mesh) {
-    if (std::ranges::any_of(tensors,
-                            [](const at::Tensor& t) { return t.defined() && meta_of(t) != nullptr; }))
-      check_plain_arguments(operator_info(op), arguments_of(op, *stack));
-    return decompose(op, keys, stack);
-  }
+  const auto mesh = mesh_of_any(tensors);
+  if (!mesh) return decompose(op, keys, stack);
+  const bool is_all_distributed = are_all_distributed(tensors);
+  if (!is_all_distributed) check_plain_arguments(operator_info(op), arguments_of(op, *stack));
   const torch::jit::Stack arguments = arguments_of(op, *stack).vec();
   const std::size_t below = stack->size() - arguments.size();
   // That an operator cannot be decomposed is found out once, by each rank for itself: what was sent until
@@ -143,13 +143,16 @@ void run_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torc
   const bool has_gradient =
       std::ranges::any_of(tensors, [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
   WholeCalls& whole = decisions_of(*mesh).whole_calls();
-  if (whole.contains(op, has_gradient) || !decomposes(op, keys, stack)) {
+  const bool is_whole =
+      whole.contains(op, has_gradient) || !decomposes(op, keys, stack, is_all_distributed);
+  if (is_whole) {
     whole.insert(op, has_gradient);
     stack->resize(below);
     stack->insert(stack->end(), arguments.begin(), arguments.end());
     run_on_whole(op, *stack);
   }
-  distribute_results(op, mesh, *stack);
+  // Beside a plain tensor, a plain result may be a part of it that differs between ranks.
+  if (is_whole || is_all_distributed) distribute_results(op, mesh, *stack);
 }
 
 void run_composite_out(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -185,7 +188,8 @@ bool has_out(const c10::OperatorHandle& op) {
 void run_unknown(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   if (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
     const std::vector<at::Tensor> tensors = tensors_in(arguments_of(op, *stack));
-    if (const auto mesh = needs_own_derivative(op, tensors) ? mesh_of_all(tensors) : nullptr) {
+    const auto mesh = mesh_of_any(tensors);
+    if (mesh && are_all_distributed(tensors) && needs_own_derivative(op, tensors)) {
       run_on_whole(op, *stack);
       return distribute_results(op, mesh, *stack);
     }

@@ -165,8 +165,10 @@ void Handler::check_meshes() const {
 void Handler::check_plain_operands() {
   for (Operand& operand : operands_) {
     if (operand.meta != nullptr) continue;
-    if (operand.tensor.numel() != 1) check_mixing(info_, operand);  // one number stands in the program
-    if (!info_.arguments[operand.argument].is_written) continue;
+    const bool is_written = info_.arguments[operand.argument].is_written;
+    const bool is_number = is_written ? operand.tensor.numel() == 1 : is_one_number(operand.tensor);
+    if (!is_number) check_mixing(info_, operand);
+    if (!is_written) continue;
     const at::Tensor local = operand.tensor.detach();
     const at::Tensor replicated = wrap(local, mesh_->replicated(), local.sizes(), local.strides());
     operand.tensor.unsafeGetTensorImpl()->shallow_copy_from(replicated.getIntrusivePtr());

@@ -28,6 +28,14 @@ loss_parallel::loss_parallel() { ++loss_parallel_depth; }
 loss_parallel::~loss_parallel() { --loss_parallel_depth; }
 bool internal::is_loss_parallel() { return loss_parallel_depth > 0; }
 
+bool internal::is_one_number(const at::Tensor& t) {
+  if (t.numel() < 2) return t.numel() == 1;
+  for (std::int64_t dim = 0; dim < t.dim(); ++dim) {
+    if (t.size(dim) > 1 && t.stride(dim) != 0) return false;
+  }
+  return true;
+}
+
 void internal::check_mixing(const OperatorInfo& info, const Operand& operand) {
   const bool is_made_inside = InsideComposite::is_any() || torch::autograd::get_current_node() != nullptr;
   // x[[0, 2]]: the numbers stand in the program, which is the same on every rank.

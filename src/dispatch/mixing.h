@@ -20,6 +20,10 @@ class InsideComposite {
 // True while a loss_parallel scope lives on this thread.
 bool is_loss_parallel();
 
+// True of a tensor of one element, also where it stands for many: the tangent of zeros that forward formulas
+// make. One number stands in the program, which is the same on every rank.
+bool is_one_number(const at::Tensor& t);
+
 // Passes if the plain operand is replicated by construction (made inside a composite operator or a backward
 // formula), is a target in a loss_parallel scope, or the user asked for implicit replication. Else throws an
 // error that names the operator, the argument and the ways out.

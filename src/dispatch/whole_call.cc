@@ -42,11 +42,14 @@ void run_on_whole(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   const std::size_t begin = stack.size() - op.schema().arguments().size();
   std::int64_t gathered = 0;
   for (const at::Tensor& t : tensors_in(c10::ArrayRef<c10::IValue>(stack).slice(begin))) {
-    if (t.defined() && !distributed(t, "a call on whole tensors").layout->is_replicated)
+    const DTensorMeta* meta = t.defined() ? meta_of(t) : nullptr;
+    if (meta != nullptr && !meta->layout->is_replicated)
       gathered += static_cast<std::int64_t>(t.nbytes());
   }
   if (gathered > 0) note_replicated_operator(operator_info(op).name, gathered);
-  change_tensors(stack, begin, [](const at::Tensor& t) { return DTensor(t).full_tensor(); });
+  change_tensors(stack, begin, [](const at::Tensor& t) {
+    return meta_of(t) != nullptr ? DTensor(t).full_tensor() : t;
+  });
   op.callBoxed(&stack);
 }
 

@@ -15,7 +15,7 @@ class MeshImpl;
 bool needs_memory(const std::exception& error);
 
 // Runs the operator on the whole tensors, on every rank, and gives plain results, through which gradients
-// flow. The arguments, all distributed, lie on top of the stack.
+// flow. The arguments lie on top of the stack; plain ones are equal on all ranks.
 void run_on_whole(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
 // Makes the results that are plain distributed: what a composite operator made itself is equal on all ranks.

@@ -93,6 +93,23 @@ TEST(MemoryOfADistributedTensor, IsFilledByTorchLoad) {
   });
 }
 
+TEST(MemoryOfADistributedTensor, IsSharedBySet) {
+  on_ranks(2, [](int) {
+    const torch::Tensor source = mt::distribute_tensor(numbers({5, 4}), line(2), {Shard(1)});
+    const torch::Tensor tensor = mt::distribute_tensor(numbers({3}), line(2), {Shard(0)});
+    tensor.set_(source);
+    source.add_(1);
+    EXPECT_EQ(DTensor(tensor).placements(), mt::Placements{Shard(1)});
+    EXPECT_TRUE(is_equal(DTensor(tensor).full_tensor(), numbers({5, 4}) + 1));
+    const torch::Tensor row = mt::distribute_tensor(numbers({3}), line(2), {Shard(0)});
+    row.set_(source.select(1, 3));
+    row.mul_(2);
+    torch::Tensor expected = numbers({5, 4}) + 1;
+    expected.select(1, 3).mul_(2);
+    EXPECT_TRUE(is_equal(DTensor(source).full_tensor(), expected));
+  });
+}
+
 template <class Holder>
 void expect_clones(Holder layer) {
   for (const torch::Tensor& p : layer->parameters())
