@@ -91,9 +91,8 @@ bool decomposes(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
   }
   if (!can_be_repeated || !is_all_distributed) return true;
   const auto results = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - op.schema().returns().size());
-  return std::ranges::none_of(tensors_in(results), [](const at::Tensor& t) {
-    return t.requires_grad() && meta_of(t) == nullptr;
-  });
+  return std::ranges::none_of(tensors_in(results),
+                              [](const at::Tensor& t) { return t.requires_grad() && meta_of(t) == nullptr; });
 }
 
 // The derivative that a user wrote for an operator would run on distributed tensors, of which it knows
@@ -143,8 +142,7 @@ void run_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torc
   const bool has_gradient =
       std::ranges::any_of(tensors, [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
   WholeCalls& whole = decisions_of(*mesh).whole_calls();
-  const bool is_whole =
-      whole.contains(op, has_gradient) || !decomposes(op, keys, stack, is_all_distributed);
+  const bool is_whole = whole.contains(op, has_gradient) || !decomposes(op, keys, stack, is_all_distributed);
   if (is_whole) {
     whole.insert(op, has_gradient);
     stack->resize(below);

@@ -43,13 +43,11 @@ void run_on_whole(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   std::int64_t gathered = 0;
   for (const at::Tensor& t : tensors_in(c10::ArrayRef<c10::IValue>(stack).slice(begin))) {
     const DTensorMeta* meta = t.defined() ? meta_of(t) : nullptr;
-    if (meta != nullptr && !meta->layout->is_replicated)
-      gathered += static_cast<std::int64_t>(t.nbytes());
+    if (meta != nullptr && !meta->layout->is_replicated) gathered += static_cast<std::int64_t>(t.nbytes());
   }
   if (gathered > 0) note_replicated_operator(operator_info(op).name, gathered);
-  change_tensors(stack, begin, [](const at::Tensor& t) {
-    return meta_of(t) != nullptr ? DTensor(t).full_tensor() : t;
-  });
+  change_tensors(stack, begin,
+                 [](const at::Tensor& t) { return meta_of(t) != nullptr ? DTensor(t).full_tensor() : t; });
   op.callBoxed(&stack);
 }
 
