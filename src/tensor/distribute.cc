@@ -9,6 +9,7 @@
 #include "tensor/declare_layout.h"
 #include "tensor/execute.h"
 #include "tensor/meta.h"
+#include "tensor/new_sizes.h"
 #include "tensor/redistribute.h"
 
 namespace meshtorch {
@@ -68,6 +69,7 @@ using MakeLocal = std::function<at::Tensor(const Layout& layout, const at::Tenso
 // communication.
 DTensor make_new(const Shape& size, const DeviceMesh& mesh, const Placements& placements,
                  const at::TensorOptions& options, const MakeLocal& make) {
+  check_new_sizes(size);
   MeshImpl& impl = impl_of(mesh);
   const Layout* layout = checked_layout(impl, placements, static_cast<std::int64_t>(size.size()));
   const Layout* whole = impl.layout(gradient_placements(layout->placements));

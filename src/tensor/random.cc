@@ -13,6 +13,7 @@
 #include "comm/rank_context.h"
 #include "tensor/execute.h"
 #include "tensor/meta.h"
+#include "tensor/new_sizes.h"
 #include "tensor/random.h"
 #include "tensor/random_fill.h"
 #include "tensor/redistribute.h"
@@ -31,6 +32,7 @@ using MakeLocal = std::function<at::Tensor(const Layout& layout, const at::Tenso
 
 DTensor make_random(const Shape& size, const DeviceMesh& mesh, const Placements& placements,
                     const at::TensorOptions& options, const MakeLocal& make) {
+  check_new_sizes(size);
   const Layout* layout = checked_layout(impl_of(mesh), placements, static_cast<std::int64_t>(size.size()));
   const at::TensorOptions on_device = options.has_device() ? options : options.device(mesh.device_type());
   const at::Tensor local = make(*layout, on_device.requires_grad(false));
