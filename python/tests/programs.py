@@ -66,7 +66,11 @@ def overlaps(a, b):
 
 
 def repeats(tensor):
-    return any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride()))
+    """True if one place in memory is several elements, as those of expand and unfold are."""
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride())) + 1
+    if tensor.numel() == 0:
+        return False
+    return torch.arange(reach).as_strided(tensor.shape, tensor.stride()).unique().numel() < tensor.numel()
 
 
 class Program:
@@ -205,8 +209,14 @@ class Program:
         mask = self._new(t.shape, "bool")
         source = f"like({name}, {self.draw.randrange(99)}, {self._layout(t.dim())})"
         d, e = self._dim(t), self._dim(t)
+        shapes = [f"{name}.transpose_({d}, {e})", f"{name}.unsqueeze_({d})", f"{name}.squeeze_()"]
+        if t.requires_grad and self._is_leaf(name):  # the shape of its gradient is that of its first use
+            shapes = []
+        places = [f"{name}.index_fill_({d}, torch.tensor([0]), 3)"] if t.numel() > 0 else []
         return self.draw.choice(
             [
+                *shapes,
+                *places,
                 f"{name}.add_({self._other(t)})",
                 f"{name}.mul_({self._other(t)})",
                 f"{name}.copy_({self._other(t)})",
@@ -217,11 +227,7 @@ class Program:
                 f"{name}.fill_diagonal_(1)",
                 f"{name}.zero_()",
                 f"{name}.neg_()",
-                f"{name}.index_fill_({d}, torch.tensor([0]), 3)",
                 f"torch.mul({name}, {self._other(t)}, out={name})",
-                f"{name}.transpose_({d}, {e})",
-                f"{name}.unsqueeze_({d})",
-                f"{name}.squeeze_()",
                 f"{name}.data = {source}",
             ]
         )
