@@ -32,7 +32,6 @@ using MakeLocal = std::function<at::Tensor(const Layout& layout, const at::Tenso
 
 DTensor make_random(const Shape& size, const DeviceMesh& mesh, const Placements& placements,
                     const at::TensorOptions& options, const MakeLocal& make) {
-  check_new_sizes(size);
   const Layout* layout = checked_layout(impl_of(mesh), placements, static_cast<std::int64_t>(size.size()));
   const at::TensorOptions on_device = options.has_device() ? options : options.device(mesh.device_type());
   const at::Tensor local = make(*layout, on_device.requires_grad(false));
@@ -95,6 +94,7 @@ RandomCall internal::take_random_call() {
 
 at::Tensor internal::random_local(const Shape& sizes, const Layout& layout, const at::TensorOptions& options,
                                   const Distribution& distribution) {
+  check_new_sizes(sizes);
   const Layout* whole = layout.mesh->layout(gradient_placements(layout.placements));
   const at::Tensor local = at::empty(local_shape_of(sizes, *whole), options);
   fill_random(local, sizes, *whole, take_random_call(), distribution);
