@@ -42,6 +42,10 @@ class MESHTORCH_API DeviceMesh {
   static DeviceMesh from_group(const Group& group, c10::DeviceType device_type, const Names& names = {});
   // Of meshtorch's own making.
   explicit DeviceMesh(std::shared_ptr<internal::MeshImpl> impl);
+  // A mesh that is moved is copied: there is none that is empty.
+  DeviceMesh(const DeviceMesh&) = default;
+  DeviceMesh& operator=(const DeviceMesh&) = default;
+  ~DeviceMesh() = default;
 
   c10::DeviceType device_type() const;
   std::int64_t ndim() const;

@@ -37,6 +37,10 @@ class MESHTORCH_API Group {
   // A group made elsewhere.
   Group(const c10::intrusive_ptr<c10d::ProcessGroup>& process_group);
   explicit Group(std::shared_ptr<const internal::GroupImpl> impl);
+  // A group that is moved is copied: there is none that is empty.
+  Group(const Group&) = default;
+  Group& operator=(const Group&) = default;
+  ~Group() = default;
 
   // This rank's number in the group, -1 if it is not a member.
   int rank() const;

@@ -79,6 +79,17 @@ def test_wrong_calls_raise_what_pytorch_raises(ranks):
     ranks(refuse_to_distribute)
 
 
+def refuse_what_is_not_dense(w):
+    sparse = torch.eye(4).to_sparse()
+    for call in (DTensor.from_local, distribute_tensor):
+        with pytest.raises(NotImplementedError, match="(?s)are dense, and this one is not.*layout Sparse.*do: give to_dense"):
+            call(sparse, w.mesh(), [Shard(0)])
+
+
+def test_what_is_not_dense_is_refused(ranks):
+    ranks(refuse_what_is_not_dense)
+
+
 def convert_at_edges(w):
     mesh = w.mesh()
 

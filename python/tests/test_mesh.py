@@ -7,7 +7,7 @@ import sys
 import meshtorch
 import pytest
 import torch
-from meshtorch import DeviceMesh, init_device_mesh
+from meshtorch import DeviceMesh, Replicate, Shard, distribute_tensor, init_device_mesh
 from meshtorch.device_mesh import _mesh_resources
 
 
@@ -134,6 +134,22 @@ def run_alone(program, **environment):
     return subprocess.run(
         [sys.executable, "-c", program], env=variables | environment, capture_output=True, text=True, timeout=60
     )
+
+
+def outside_a_mesh(w):
+    mesh = DeviceMesh("cpu", [0, 1])
+    chances = distribute_tensor(torch.full((4,), 0.5), mesh, [Shard(0)], src_data_rank=None)
+    assert torch.allclose(chances, chances)
+    assert torch.bernoulli(chances).shape == (4,)
+    if w.rank > 1:
+        with pytest.raises(RuntimeError, match="(?s)rank . is not in the tensor's mesh.*do: read it on the ranks"):
+            chances.sum().item()
+    with pytest.raises(ValueError, match="(?s)a tensor cannot have a negative size.*sizes: .-1, 4.*do:"):
+        meshtorch.zeros(-1, 4, device_mesh=mesh, placements=[Replicate()])
+
+
+def test_ranks_outside_a_mesh_ask_of_its_tensors_what_needs_no_data(ranks):
+    ranks(outside_a_mesh)
 
 
 def test_without_torch_distributed_a_world_is_made_from_the_environment():

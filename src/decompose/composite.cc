@@ -81,12 +81,13 @@ at::Tensor& fill_diagonal(at::Tensor& self, const at::Scalar& value, bool wrap) 
   if (meta_of(self) == nullptr || sizes.size() < 2 || (sizes.size() > 2 && !is_cube))
     return as_composite<op::fill_diagonal_>(self, value, wrap);
   const std::int64_t rows = sizes[0], step = sizes[1] + 1;
-  for (std::int64_t first = 0; first < rows; first += step) {
+  std::int64_t first = 0;
+  do {  // also where there is nothing to fill: autograd has a say
     at::Tensor diagonal = self.slice(0, first).diagonal();
     while (diagonal.dim() > 1) diagonal = diagonal.diagonal(/*offset=*/0, 0, -1);
     diagonal.fill_(value);
-    if (!wrap || sizes.size() > 2) break;
-  }
+    first += step;
+  } while (wrap && sizes.size() == 2 && first < rows);
   return self;
 }
 

@@ -34,7 +34,10 @@ at::Tensor whole(const at::Tensor& tensor) {
   const DTensorMeta* meta = meta_of(tensor);
   if (meta == nullptr) return tensor;
   TORCH_CHECK(meta->mesh->coordinate(), "meshtorch: rank ", meta->mesh->world_rank(),
-              " is not in the tensor's mesh and cannot read its data");
+              " is not in the tensor's mesh and cannot read its data\n  in: item(), bool, a copy to a plain "
+              "tensor, of a tensor on ",
+              DeviceMesh(meta->mesh).to_string(),
+              "\n  do: read it on the ranks of the mesh, which have a get_coordinate(), only");
   return whole_local(tensor);
 }
 
@@ -76,7 +79,8 @@ bool equal(const at::Tensor& self, const at::Tensor& other) {
 }
 
 bool allclose(const at::Tensor& self, const at::Tensor& other, double rtol, double atol, bool equal_nan) {
-  return at::isclose(self, other, rtol, atol, equal_nan).all().item().toBool();
+  const at::Tensor is_close = at::isclose(self, other, rtol, atol, equal_nan).all();
+  return is_outside_mesh(is_close) || is_close.item().toBool();
 }
 
 bool is_same_size(const at::Tensor& self, const at::Tensor& other) { return self.sizes() == other.sizes(); }

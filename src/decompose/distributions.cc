@@ -7,6 +7,7 @@
 
 #include <limits>
 
+#include "tensor/meta.h"
 #include "tensor/random.h"
 
 namespace meshtorch::internal {
@@ -47,7 +48,9 @@ void check_probability(const Asked& asked, double p) {
 }
 
 void check_probabilities(const char* op, const char* argument, const at::Tensor& given) {
-  if (given.is_meta()) return;
+  const DTensorMeta* meta = meta_of(given);
+  // Nothing to look at.
+  if (given.is_meta() || (meta != nullptr && !meta->mesh->coordinate())) return;
   const bool is_right = given.ge(0).logical_and(given.le(1)).all().item().toBool();  // on every rank
   TORCH_CHECK_VALUE(is_right, "meshtorch: `", op,
                     "` cannot draw with a probability below 0 or above 1\n  argument: ", argument,

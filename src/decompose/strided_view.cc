@@ -9,6 +9,7 @@
 #include "decompose/families.h"
 #include "operator/refusals.h"
 #include "tensor/meta.h"
+#include "tensor/reduced.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -96,8 +97,11 @@ bool lies_as_a_plain_one(const DTensorMeta& meta, at::IntArrayRef strides) {
 }
 
 at::Tensor strided_local(const DTensorMeta& meta, at::IntArrayRef size, at::IntArrayRef stride,
-                         std::int64_t offset) {
-  return meta.mesh->coordinate() ? meta.local.as_strided(size, stride, offset) : meta.local.new_zeros(size);
+                         std::int64_t from_here) {
+  if (!meta.mesh->coordinate()) return meta.local.new_zeros(size);
+  at::Tensor local = meta.local.as_strided(size, stride, meta.local.storage_offset() + from_here);
+  share_writes(local, meta.local);
+  return local;
 }
 
 at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
@@ -109,10 +113,8 @@ at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::Sym
   if (self.sizes() == sizes && self.strides() == strides && from_here == 0) return at::alias(self);
   const DTensorMeta& meta = distributed(self, "as_strided");
   if (lies_as_a_plain_one(meta, self.strides()))
-    return wrap(strided_local(meta, sizes, strides, offset), meta.layout, sizes, strides);
-  // The offset of a slice of a split tensor is that of this rank's part.
-  const auto view = from_here == 0 || self.storage_offset() == 0 ? along_dims(self, sizes, strides, from_here)
-                                                                 : std::nullopt;
+    return wrap(strided_local(meta, sizes, strides, from_here), meta.layout, sizes, strides, offset);
+  const auto view = along_dims(self, sizes, strides, from_here);
   TORCH_CHECK_NOT_IMPLEMENTED(view, "meshtorch: `aten::as_strided`", kAddressesMemory);
   return *view;
 }

@@ -26,7 +26,8 @@ class Decider {
   std::shared_ptr<Decision> run() {
     decision_->rules_version = rules_version();
     decision_->shapes = run_on_shapes();
-    if (const RuleEntry* rule = info_.rule) call_ = RuleCall::bind(*rule, info_, operands_, arguments_);
+    if (const RuleEntry* rule = info_.rule)
+      call_ = RuleCall::bind(*rule, info_, operands_, arguments_, decision_->shapes);
     if (call_ && foretells_shapes() && choose_option()) return decision_;
     replicate();
     return decision_;
@@ -143,7 +144,9 @@ std::shared_ptr<Decision> decide(const OperatorInfo& info, const Operands& opera
 
 ResultPlan measured_plan(const Decision& decision, MeshImpl& mesh, std::size_t index,
                          const at::Tensor& local) {
-  ResultPlan plan{mesh.replicated(), {}, {}, true};
+  ResultPlan plan;
+  plan.layout = mesh.replicated();
+  plan.is_open = true;
   if (!local.defined()) return plan;
   TORCH_CHECK_NOT_IMPLEMENTED(local.layout() == at::kStrided && !local.is_quantized() && !local.is_nested(),
                               "meshtorch: distributed tensors are dense, and a result is not\n  result ",
@@ -183,6 +186,7 @@ void complete(Decision& decision, MeshImpl& mesh, const std::vector<at::Tensor>&
     if (is_listed) plan.sizes = expected.sizes().vec();
     if (expected.sizes() != c10::IntArrayRef(plan.sizes)) continue;
     plan.is_open = false;
+    plan.offset = expected.storage_offset();
     if (!plan.layout->is_replicated) plan.strides = expected.strides().vec();
   }
   decision.shapes.clear();

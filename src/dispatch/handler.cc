@@ -108,6 +108,7 @@ void Handler::run_by_rule() {
     if (info_.is_view && !is_sure_to_share_memory(*known)) view_arguments = copy_of_arguments();
     run_locally(*known);
     wrap_results(*known, view_arguments);
+    carry_back();
     return;
   }
   const torch::jit::Stack global_arguments = copy_of_arguments();
@@ -117,6 +118,7 @@ void Handler::run_by_rule() {
   complete(*decision, *mesh_, tensors_in(c10::ArrayRef<c10::IValue>(stack_).slice(base_)));
   decisions_of(*mesh_).insert(call_key, decision);
   wrap_results(*decision, global_arguments);
+  carry_back();
 }
 
 bool Handler::is_sure_to_share_memory(const Decision& decision) const {
@@ -181,6 +183,16 @@ void Handler::change_shape() {
   TORCH_CHECK_NOT_IMPLEMENTED(info_.functional, "meshtorch: `", info_.op.schema().name(),
                               "` is not supported on a distributed tensor");
   const at::Tensor self = operands_[0].tensor;
+  // Autograd takes views anew of what they were taken of, in the shape that it has by then, and knows of a
+  // view's new shape only if it sees the change.
+  const bool is_seen =
+      self.is_view() ? at::GradMode::is_enabled() : self.unsafeGetTensorImpl()->version_counter().unique();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !self.requires_grad() || is_seen, "meshtorch: `", info_.op.schema().name(),
+      "` of a tensor that requires gradients and ",
+      self.is_view() ? "is a view, without gradients" : "has views, or shares its data",
+      "\n  shape: ", self.sizes(), "\n  do: use ", info_.functional->schema().name(),
+      ", which gives a tensor of the new shape");
   info_.functional->callBoxed(&stack_);
   adopt(self, stack_.back().toTensor());
   stack_.back() = self;
@@ -292,7 +304,14 @@ void Handler::restore_written(const Decision& decision, const LocalTensors& loca
       meta.local.copy_(back);
       note_write(meta.local);
     }
-    if (meta.write_back) write_through(operand.tensor);
+  }
+}
+
+void Handler::carry_back() const {
+  if (!info_.writes) return;
+  for (const Operand& operand : operands_) {
+    if (info_.arguments[operand.argument].is_written && operand.meta != nullptr && operand.meta->write_back)
+      write_through(operand.tensor);
   }
 }
 
@@ -323,6 +342,7 @@ void Handler::wrap_results(const Decision& decision, const torch::jit::Stack& ar
       // An out= tensor takes the shape of the result.
       if (target.sizes() != c10::IntArrayRef(plan.sizes)) {
         target.unsafeGetTensorImpl()->set_sizes_and_strides(plan.sizes, plan.strides);
+        distributed(target, "an out= tensor").write_back = nullptr;  // a view of that shape is none any more
       }
       value = target;
     } else if (value.isTensor()) {

@@ -45,6 +45,8 @@ class Handler {
   void tell_failure(const Decision& decision) const;
   LocalTensors localize_arguments(const Decision& decision);
   void restore_written(const Decision& decision, const LocalTensors& locals);
+  // What was written to views that are copies goes to what they were taken of.
+  void carry_back() const;
   bool is_sure_to_share_memory(const Decision& decision) const;
   void wrap_results(const Decision& decision, const torch::jit::Stack& arguments);
   const at::Tensor& written_operand(int argument_index) const;

@@ -32,14 +32,46 @@ at::Tensor base_with(const at::Tensor& view, const CopiedView& way) {
 
 }  // namespace
 
-CopiedView::CopiedView(Kind how, at::Tensor of, const c10::OperatorHandle& view_op, torch::jit::Stack given,
-                       std::size_t index)
+namespace {
+
+// What the view was taken of, as it lies now: the tensor itself may get another shape or other data in place,
+// which is nothing to its views.
+at::Tensor as_it_lies(const at::Tensor& tensor) {
+  const DTensorMeta& meta = distributed(tensor, "the base of a view");
+  at::Tensor same = wrap(meta.local, meta.layout, tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  DTensorMeta& as_of = distributed(same, "the base of a view");
+  as_of.write_back = meta.write_back;
+  as_of.assumed = meta.assumed;
+  return same;
+}
+
+// Where the view of a plain tensor would begin.
+std::int64_t offset_of_view(const at::Tensor& base, const ResultPlan& plan, std::size_t itemsize) {
+  const auto bytes = base.storage_offset() * static_cast<std::int64_t>(base.itemsize());
+  return bytes / static_cast<std::int64_t>(itemsize) + plan.offset;
+}
+
+// Each place of a tensor's memory once, where expand repeats it.
+at::Tensor without_repetitions(at::Tensor tensor, at::IntArrayRef strides) {
+  for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (strides[static_cast<std::size_t>(dim)] == 0 && tensor.size(dim) > 1)
+      tensor = tensor.narrow(dim, 0, 1);
+  }
+  return tensor;
+}
+
+}  // namespace
+
+CopiedView::CopiedView(Kind how, const at::Tensor& of, const c10::OperatorHandle& view_op,
+                       torch::jit::Stack given, std::size_t index)
     : kind(how),
-      base(std::move(of)),
+      base(as_it_lies(of)),
       op(view_op),
       arguments(std::move(given)),
       result(index),
-      writes(writes_of(distributed(base, "the base of a view").local)) {}
+      writes(writes_of(distributed(base, "the base of a view").local)) {
+  if (!arguments.empty()) arguments[0] = base;
+}
 
 void CopiedView::refresh(const DTensorMeta& view) const {
   const DTensorMeta& of = distributed(base, "the base of a view");
@@ -50,7 +82,9 @@ void CopiedView::refresh(const DTensorMeta& view) const {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   torch::jit::Stack stack = arguments;
   op.callBoxed(&stack);
-  view.local.copy_(local_under(result_of(stack, result), *view.layout));
+  const at::IntArrayRef strides = view.local.strides();
+  without_repetitions(view.local, strides)
+      .copy_(without_repetitions(local_under(result_of(stack, result), *view.layout), strides));
   note_write(view.local);
 }
 
@@ -63,7 +97,8 @@ at::Tensor wrap_view(at::Tensor local, const ResultPlan& plan, const at::Tensor&
   const DTensorMeta& meta = distributed(base, "the base of a view");
   const Kind kind = moved ? Kind::moved : local.is_alias_of(meta.local) ? Kind::shared : Kind::reshaped;
   if (kind == Kind::shared) share_writes(local, meta.local);
-  at::Tensor view = wrap(std::move(local), plan.layout, plan.sizes, plan.strides);
+  const std::int64_t offset = offset_of_view(base, plan, local.itemsize());
+  at::Tensor view = wrap(std::move(local), plan.layout, plan.sizes, plan.strides, offset);
   if (kind != Kind::shared || meta.write_back) {
     distributed(view, "a view").write_back = std::make_shared<CopiedView>(kind, base, op, arguments, result);
   }

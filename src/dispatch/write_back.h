@@ -21,14 +21,14 @@ struct CopiedView final : WriteBack {
     moved,     // the base was redistributed first
   };
   Kind kind;
-  at::Tensor base;
+  at::Tensor base;  // with the memory and shape that it had when the view was taken
   c10::OperatorHandle op;
   torch::jit::Stack arguments;  // of the view operator
   std::size_t result;           // which of its results the view is
   // Of the base, when the view was last like it.
   mutable std::optional<std::uint32_t> writes;
 
-  CopiedView(Kind how, at::Tensor of, const c10::OperatorHandle& view_op, torch::jit::Stack given,
+  CopiedView(Kind how, const at::Tensor& of, const c10::OperatorHandle& view_op, torch::jit::Stack given,
              std::size_t index);
   void refresh(const DTensorMeta& view) const override;
 };

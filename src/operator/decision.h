@@ -26,6 +26,8 @@ struct ResultPlan {
   const Layout* layout = nullptr;
   Shape sizes;
   Shape strides;
+  // Of a view, in the memory of a plain tensor: from where its base begins.
+  std::int64_t offset = 0;
   bool is_open = false;  // sizes and strides may depend on data: each call's local result tells them
 };
 

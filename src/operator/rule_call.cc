@@ -13,7 +13,8 @@ struct RuleCall::Place {
 };
 
 std::unique_ptr<RuleCall> RuleCall::bind(const RuleEntry& rule, const OperatorInfo& info,
-                                         const Operands& operands, c10::ArrayRef<c10::IValue> arguments) {
+                                         const Operands& operands, c10::ArrayRef<c10::IValue> arguments,
+                                         const std::vector<at::Tensor>& results) {
   std::unique_ptr<RuleCall> call(new RuleCall(info, operands, arguments, rule));
   std::vector<std::vector<Shape>> shapes;
   for (std::size_t i = 0; i < info.arguments.size(); ++i) {
@@ -35,15 +36,44 @@ std::unique_ptr<RuleCall> RuleCall::bind(const RuleEntry& rule, const OperatorIn
                             "` lists ", option.operands.size(), " tensors, the call has ",
                             call->order_.size());
     bound.splits_inner = call->use_.splits_inner;
-    const bool is_of_floats = std::ranges::all_of(
-        call->order_, [&](std::size_t o) { return operands[o].tensor.is_floating_point(); });
-    if (!is_of_floats) std::erase_if(bound.kept, [](const KeptReduction& kept) { return kept.of_floats; });
+    call->leave_out_by_type(bound, results);
     call->bound_ = std::make_shared<const BoundRule>(std::move(bound));
   } catch (const std::invalid_argument&) {
     // Shapes that the rule does not know, or that are wrong: the operator itself will say.
     return nullptr;
   }
   return call;
+}
+
+namespace {
+
+// A sum of bools is a disjunction, and one of narrow whole numbers wraps: in another type the terms add up to
+// something else.
+bool adds_up_in_its_type_only(at::ScalarType type) {
+  return at::isIntegralType(type, /*includeBool=*/true) && type != at::kLong;
+}
+
+bool has_no_order(const at::Tensor& tensor) { return tensor.defined() && tensor.is_complex(); }
+
+}  // namespace
+
+// What cannot stay pending in the types of this call.
+void RuleCall::leave_out_by_type(BoundRule& bound, const std::vector<at::Tensor>& results) const {
+  const auto of_operands = [&](const auto& holds) {
+    return [&](std::size_t o) { return holds(operands_[o].tensor); };
+  };
+  const auto is_float = [](const at::Tensor& t) { return t.is_floating_point(); };
+  if (!std::ranges::all_of(order_, of_operands(is_float)))
+    std::erase_if(bound.kept, [](const KeptReduction& kept) { return kept.of_floats; });
+  if (std::ranges::any_of(order_, of_operands(has_no_order)) || std::ranges::any_of(results, has_no_order))
+    std::erase_if(bound.kept, [](const KeptReduction& kept) { return kept.as != ReduceOp::sum; });
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    const at::ScalarType type = operand(i).tensor.scalar_type();
+    const auto has_type = [&](const at::Tensor& t) { return !t.defined() || t.scalar_type() == type; };
+    const bool is_kept = results.empty() ? std::ranges::all_of(order_, of_operands(has_type))
+                                         : std::ranges::all_of(results, has_type);
+    bound.tensors[i].adds_up_first = !is_kept && adds_up_in_its_type_only(type);
+  }
 }
 
 bool RuleCall::is_shape_only(std::size_t rule_tensor) const {

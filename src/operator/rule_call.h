@@ -16,8 +16,10 @@ namespace meshtorch::internal {
 class RuleCall {
  public:
   // Null if the rule does not fit the shapes of the call. `operands` and `arguments` must outlive it.
+  // `results` are those of a run on shapes, if there was one: by their types a sum may not stay pending.
   static std::unique_ptr<RuleCall> bind(const RuleEntry& rule, const OperatorInfo& info,
-                                        const Operands& operands, c10::ArrayRef<c10::IValue> arguments);
+                                        const Operands& operands, c10::ArrayRef<c10::IValue> arguments,
+                                        const std::vector<at::Tensor>& results = {});
 
   const RuleUse& use() const { return use_; }
   const std::shared_ptr<const BoundRule>& bound() const { return bound_; }
@@ -42,6 +44,7 @@ class RuleCall {
            const RuleEntry& rule)
       : info_(info), operands_(operands), call_(info, operands, arguments), use_(rule.use(call_)) {}
 
+  void leave_out_by_type(BoundRule& bound, const std::vector<at::Tensor>& results) const;
   bool leaves_a_shard_empty(const Choice& choice, const Shape& mesh) const;
   bool allows_stand_ins(const Choice& choice) const;
   std::optional<StandIn> stand_in_at(const Place& place) const;

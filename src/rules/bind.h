@@ -50,6 +50,8 @@ struct BoundTensor {
   char mark = ' ';
   Shape shape;             // global; -1 in a result where only the local result tells the size
   Tail tail = Tail::none;  // more dims of a result, of a number only the local result tells
+  // As a pending sum or product it is reduced before the call, whatever the mark.
+  bool adds_up_first = false;
 };
 
 // If all operands, or `operand` alone and the others are whole, are pending by the reduction `of`, the

@@ -85,6 +85,16 @@ void add_linear(std::vector<Option>& list, const BoundRule& bound, int star, Red
   list.push_back(std::move(option));
 }
 
+// True if an operand would be pending whose terms add up to something else after the call.
+bool leaves_terms(const Option& option, const BoundRule& bound) {
+  for (int t = 0; t < bound.operand_count; ++t) {
+    const Placement& p = option.operands[t];
+    const bool is_in_terms = p.is_partial(ReduceOp::sum) || p.is_partial(ReduceOp::product);
+    if (bound.tensors[t].adds_up_first && is_in_terms) return true;
+  }
+  return false;
+}
+
 void add_kept(std::vector<Option>& list, const BoundRule& bound, const KeptReduction& kept) {
   Option option = replicate(bound);
   option.why = std::string("keeps ").append(to_string(kept.of));
@@ -191,6 +201,7 @@ std::vector<Option> options(const BoundRule& bound, ReduceOp contracted) {
     if (!has_mark(bound, '*') && has_mark(bound, '+')) add_linear(list, bound, -1, op);
   }
   for (const KeptReduction& kept : bound.kept) add_kept(list, bound, kept);
+  std::erase_if(list, [&](const Option& option) { return leaves_terms(option, bound); });
   if (bound.paired) {
     // Elements are settled one by one, so what they share must suit them all.
     std::erase_if(list, [&](const Option& option) {

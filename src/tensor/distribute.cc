@@ -7,8 +7,10 @@
 #include "meshtorch/collectives.h"
 #include "meshtorch/dtensor.h"
 #include "tensor/declare_layout.h"
+#include "tensor/dense_only.h"
 #include "tensor/execute.h"
 #include "tensor/meta.h"
+#include "tensor/new_sizes.h"
 #include "tensor/redistribute.h"
 
 namespace meshtorch {
@@ -68,6 +70,7 @@ using MakeLocal = std::function<at::Tensor(const Layout& layout, const at::Tenso
 // communication.
 DTensor make_new(const Shape& size, const DeviceMesh& mesh, const Placements& placements,
                  const at::TensorOptions& options, const MakeLocal& make) {
+  check_new_sizes(size);
   MeshImpl& impl = impl_of(mesh);
   const Layout* layout = checked_layout(impl, placements, static_cast<std::int64_t>(size.size()));
   const Layout* whole = impl.layout(gradient_placements(layout->placements));
@@ -92,6 +95,7 @@ at::Tensor held_indices(std::int64_t size, std::int64_t dim, const Layout& layou
 DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements,
                           const DistributeOptions& options) {
   if (is_dtensor(tensor)) return check_distributed(tensor, mesh, placements);
+  check_dense(tensor, "distribute_tensor");
   TORCH_CHECK(tensor.is_leaf(),
               "meshtorch: distribute_tensor should be used to distribute leaf tensors, but this one is the "
               "result of an operator\n  "

@@ -11,6 +11,7 @@
 #include "meshtorch/collectives.h"
 #include "tensor/cross_mesh.h"
 #include "tensor/declare_layout.h"
+#include "tensor/dense_only.h"
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
@@ -67,6 +68,7 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
                             const FromLocalOptions& options) {
   TORCH_CHECK_VALUE(!is_dtensor(local),
                     "meshtorch: from_local was given a distributed tensor\n  do: use redistribute");
+  check_dense(local, "from_local");
   TORCH_CHECK_VALUE(options.shape.has_value() || !options.stride.has_value(),
                     "meshtorch: from_local with a stride needs the shape too");
   MeshImpl& impl = impl_of(mesh);

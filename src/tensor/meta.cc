@@ -38,13 +38,14 @@ void reject_plain(const at::Tensor& tensor, const char* where) {
       "\n  in: ", where, "\n  do: make it one with distribute_tensor or DTensor::from_local");
 }
 
-at::Tensor wrap(at::Tensor local, const Layout* layout, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+at::Tensor wrap(at::Tensor local, const Layout* layout, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                std::int64_t offset) {
   // In-place changes to views are differentiated by replaying the view operators: strides mean nothing for a
   // split tensor.
   c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
   const c10::DispatchKeySet keys = local.key_set().add(kMeshKey).add(kCompositeKey);
   auto impl = c10::make_intrusive<c10::TensorImpl>(keys, local.dtype(), local.device());
-  impl->set_sizes_and_strides(sizes, strides, local.storage_offset());
+  impl->set_sizes_and_strides(sizes, strides, offset);
   auto meta = c10::make_intrusive<DTensorMeta>();
   meta->mesh = layout->mesh->shared_from_this();
   meta->layout = layout;
@@ -56,13 +57,14 @@ at::Tensor wrap(at::Tensor local, const Layout* layout, c10::IntArrayRef sizes, 
 
 void adopt(const at::Tensor& self, const at::Tensor& other) {
   c10::TensorImpl* impl = self.unsafeGetTensorImpl();
-  impl->set_sizes_and_strides(other.sizes(), other.strides());
+  impl->set_sizes_and_strides(other.sizes(), other.strides(), other.storage_offset());
   const DTensorMeta& from = distributed(other, "an in-place change of shape");
   DTensorMeta& to = distributed(self, "an in-place change of shape");
   to.local = from.local;
   to.layout = from.layout;
   to.mesh = from.mesh;
   to.assumed = from.assumed;
+  to.write_back = from.write_back;  // of the new shape
 }
 
 Shape dense_strides(c10::IntArrayRef sizes) {

@@ -67,8 +67,9 @@ inline DTensorMeta& distributed(const at::Tensor& tensor, const char* where) {
   return *meta;
 }
 
-// A DTensor of the given global sizes and strides. `local` must be a plain tensor without a graph.
-at::Tensor wrap(at::Tensor local, const Layout* layout, c10::IntArrayRef sizes, c10::IntArrayRef strides);
+// A DTensor of the given global sizes, strides and offset. `local` must be a plain tensor without a graph.
+at::Tensor wrap(at::Tensor local, const Layout* layout, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                std::int64_t offset = 0);
 
 // The same DTensor object with the data, layout and sizes of another one: what in-place shape changes and
 // out= do.

@@ -13,6 +13,7 @@
 #include "comm/rank_context.h"
 #include "tensor/execute.h"
 #include "tensor/meta.h"
+#include "tensor/new_sizes.h"
 #include "tensor/random.h"
 #include "tensor/random_fill.h"
 #include "tensor/redistribute.h"
@@ -93,6 +94,7 @@ RandomCall internal::take_random_call() {
 
 at::Tensor internal::random_local(const Shape& sizes, const Layout& layout, const at::TensorOptions& options,
                                   const Distribution& distribution) {
+  check_new_sizes(sizes);
   const Layout* whole = layout.mesh->layout(gradient_placements(layout.placements));
   const at::Tensor local = at::empty(local_shape_of(sizes, *whole), options);
   fill_random(local, sizes, *whole, take_random_call(), distribution);

@@ -29,6 +29,19 @@ TEST(Mesh, KnowsItsArrangement) {
   });
 }
 
+TEST(Mesh, AndGroupsThatAreMovedAreStillThere) {
+  on_ranks(2, [](int rank) {
+    auto mesh = mt::init_device_mesh(torch::kCPU, {2});
+    const auto taken = std::move(mesh);
+    EXPECT_EQ(mesh.size(), 2);  // NOLINT(bugprone-use-after-move): there is no empty mesh
+    EXPECT_TRUE(mesh == taken);
+    mt::Group group;
+    const mt::Group other = std::move(group);
+    EXPECT_EQ(group.rank(), rank);  // NOLINT(bugprone-use-after-move)
+    EXPECT_EQ(other.size(), 2);
+  });
+}
+
 TEST(Mesh, TakesTensorsAndListsOfRanksInAnyOrder) {
   on_ranks(4, [](int rank) {
     const mt::DeviceMesh turned(torch::kCPU, torch::tensor({{3, 1}, {0, 2}}), {"a", "b"});

@@ -1,0 +1,125 @@
+"""Views and what is written in place: bases that get other data or another shape, repeated memory, offsets, out=."""
+
+import pytest
+import torch
+from meshtorch import Shard, distribute_tensor
+
+
+def squares(w, rows=4, columns=4):
+    whole = torch.arange(float(rows * columns)).view(rows, columns)
+    return distribute_tensor(whole, w.mesh(), [Shard(0)])
+
+
+def other_data(w):
+    x = squares(w)
+    row, tail = x[1], x.view(-1)[3:9]
+    x.data = row.data  # another shape too: the views stay what they were
+    w.same(row.full_tensor(), torch.tensor([4.0, 5, 6, 7]))
+    row.mul_(2)
+    w.same(x.full_tensor(), torch.tensor([8.0, 10, 12, 14]))
+    w.same(tail.full_tensor(), torch.tensor([3.0, 8, 10, 12, 14, 8]))
+
+
+def test_views_keep_the_data_that_they_were_taken_of(ranks):
+    ranks(other_data)
+
+
+def other_shape(w):
+    x = squares(w)
+    row, tail = x[1], x.view(-1)[3:9]
+    x.t_()
+    x.add_(100)
+    w.same(row.full_tensor(), torch.tensor([104.0, 105, 106, 107]))
+    w.same(tail.full_tensor(), torch.arange(103.0, 109))
+    row.zero_()
+    w.same(x.full_tensor(), torch.arange(100.0, 116).view(4, 4).index_fill(0, torch.tensor(1), 0).t())
+
+
+def test_views_see_what_is_written_to_a_base_of_another_shape(ranks):
+    ranks(other_shape)
+
+
+def view_of_another_shape(w):
+    x = squares(w)
+    rows = x.view(-1)[2:8].view(2, 3)
+    rows.t_()
+    x.add_(100)
+    w.same(rows.full_tensor(), torch.arange(102.0, 108).view(2, 3).t())
+    rows.copy_(distribute_tensor(torch.arange(6.0).view(3, 2), w.mesh(), [Shard(1)]))
+    w.same(x.full_tensor().view(-1)[2:8], torch.tensor([0.0, 2, 4, 1, 3, 5]))
+
+
+def test_a_view_that_gets_another_shape_is_still_one(ranks):
+    ranks(view_of_another_shape)
+
+
+def repeated_memory(w):
+    x = distribute_tensor(torch.arange(5.0).view(1, 5), w.mesh(), [Shard(0)])
+    repeated = x.unsqueeze(1).expand(3, 1, 5)
+    x.add_(10)
+    w.same(repeated.full_tensor(), torch.arange(10.0, 15).expand(3, 1, 5))
+
+
+def test_an_expanded_view_sees_what_is_written_to_its_base(ranks):
+    ranks(repeated_memory)
+
+
+def offsets(w):
+    x = squares(w)
+    lower = x[2:]
+    assert lower.storage_offset() == 8 and lower[:, 1:].storage_offset() == 9
+    w.same(lower.as_strided((2, 2), (4, 1)).full_tensor(), torch.tensor([[8.0, 9], [12, 13]]))
+    w.same(lower.as_strided((2, 2), (4, 1), 9).full_tensor(), torch.tensor([[9.0, 10], [13, 14]]))
+    with pytest.raises(NotImplementedError, match="addresses memory by strides"):
+        lower.as_strided((2, 4), (4, 1), 0)  # above the view
+
+
+def test_offsets_are_those_of_plain_tensors(ranks):
+    ranks(offsets)
+
+
+def gradient_without_elements(w):
+    x = distribute_tensor(torch.ones(3, 0), w.mesh(), [Shard(0)]).requires_grad_()
+    (gradient,) = torch.autograd.grad(x.as_strided((3, 0), (1, 1)).sum(), x)
+    assert gradient.device_mesh == w.mesh() and gradient.shape == (3, 0)
+
+
+def test_the_gradient_of_a_strided_view_without_elements_is_distributed(ranks):
+    ranks(gradient_without_elements)
+
+
+def out_of_another_shape(w):
+    x = squares(w)
+    row = x[1]
+    torch.abs(squares(w, 2, 3), out=row)
+    w.same(row.full_tensor(), torch.arange(6.0).view(2, 3))
+    w.same(x.full_tensor(), torch.arange(16.0).view(4, 4))
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_an_out_tensor_of_another_shape_is_no_view_any_more(ranks):
+    ranks(out_of_another_shape)
+
+
+def shape_under_views(w):
+    x = squares(w).requires_grad_() * 2
+    upper = x[:2]
+    with pytest.raises(NotImplementedError, match="`aten::t_` of a tensor that requires gradients and has views"):
+        x.t_()
+    del upper
+    x.t_()
+    assert x.stride() == (1, 4)
+
+
+def test_a_new_shape_in_place_under_views_with_gradients_is_refused(ranks):
+    ranks(shape_under_views)
+
+
+def diagonal_of_a_leaf(w):
+    x = distribute_tensor(torch.ones(0, 4), w.mesh(), [Shard(1)]).requires_grad_()
+    with pytest.raises(RuntimeError, match="a view of a leaf Variable that requires grad"):
+        x.fill_diagonal_(2)
+
+
+def test_the_diagonal_of_an_empty_leaf_is_not_written(ranks):
+    ranks(diagonal_of_a_leaf)
