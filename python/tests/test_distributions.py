@@ -59,7 +59,9 @@ def parameters():
 
 
 def placed(tensor, w, placement):
-    return distribute_tensor(tensor, w.mesh(), [Replicate()]).redistribute(placements=[placement]).detach()
+    if not placement.is_partial():
+        return distribute_tensor(tensor, w.mesh(), [placement])
+    return DTensor.from_local(tensor if w.rank == 0 else torch.zeros_like(tensor), w.mesh(), [placement])
 
 
 def draws_and_densities(kind, w):

@@ -117,8 +117,8 @@ bool has_plain_gradient(const Call& call, const mt::DeviceMesh& mesh) {
 std::vector<Call> calls_of(const c10::OperatorHandle& op) {
   std::vector<Call> calls = samples_of(op);
   const std::string name = name_of(op.operator_name());
-  for (const char* arguments :
-       {"f[5,4], 1", "f[5,4], f[5,4]", "p[5,4]", "f[5,4], p[5,4]", "f[5,4], q[5,4]", "f[5,4], [0, 1]"}) {
+  for (const char* arguments : {"f[5,4], 1", "f[5,4], f[5,4]", "p[5,4]", "f[5,4], p[5,4]", "f[5,4], q[5,4]",
+                                "f[5,4], [0, 1]", "f[5,4], [3, 0], [1, 1]"}) {
     try {
       calls.push_back(Call::parse(name + ": " + arguments));
     } catch (const std::exception&) {
