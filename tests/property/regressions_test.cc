@@ -162,6 +162,10 @@ TEST(Rounding, OfAnIllConditionedCallIsWhatLastDigitsOfItsOperandsMake) {
   expect_right("linalg_pinv.atol_rtol_tensor: d[4,4], rtol=none | 2 | S(0) | R");
 }
 
+TEST(Rounding, DecidesWhichOfEqualSumsIsTheLargest) {
+  expect_right("linalg_matrix_norm: z[1,1,1,6,6], 1.0, keepdim=false | 2 | S(3) | R");
+}
+
 // A number that is wrong by as little is told, where the call does not make much of last digits.
 TEST(Rounding, IsNoExcuseForWhatIsWellConditioned) {
   const PlacedCall placed = PlacedCall::parse("mm: d[4,4], d[4,4] | 2 | S(0), R | R");
