@@ -59,8 +59,11 @@ bool is_close_to_terms(const Tensor& actual, const Tensor& wanted) {
 // Whether they lie no further apart than last digits of what was given `moved` the expected one.
 bool is_close_as_moved(const Tensor& actual, const Tensor& wanted, const Tensor& moved) {
   constexpr double kRoundings = 10;
-  return moved.defined() && torch::allclose(actual, wanted, tolerance(at::kDouble),
-                                            kRoundings * largest_of(moved), /*equal_nan=*/true);
+  if (!moved.defined()) return false;
+  const auto type = wanted.is_complex() ? at::kComplexDouble : at::kDouble;
+  return torch::allclose(actual.to(type), wanted.to(type), tolerance(at::kDouble),
+                         kRoundings * largest_of(moved),
+                         /*equal_nan=*/true);
 }
 
 void compare(const std::string& what, const Tensor& actual, const Tensor& expected, const Tensor& moved,

@@ -6,8 +6,7 @@
 
 namespace meshtorch::testing {
 
-// How far the tensors of a run move when last digits of what the call is given are others; undefined where
-// they hold no numbers of a floating type.
+// How far the tensors of a run move when last digits of what the call is given are others.
 struct Moves {
   std::vector<torch::Tensor> results, arguments, gradients;
 };

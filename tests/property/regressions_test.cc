@@ -162,8 +162,10 @@ TEST(Rounding, OfAnIllConditionedCallIsWhatLastDigitsOfItsOperandsMake) {
   expect_right("linalg_pinv.atol_rtol_tensor: d[4,4], rtol=none | 2 | S(0) | R");
 }
 
-TEST(Rounding, DecidesWhichOfEqualSumsIsTheLargest) {
+TEST(Rounding, DecidesWhichOfEqualNumbersIsTheLargest) {
   expect_right("linalg_matrix_norm: z[1,1,1,6,6], 1.0, keepdim=false | 2 | S(3) | R");
+  expect_right(
+      "linalg_matrix_rank.atol_rtol_tensor_out: f[3,4,4], rtol=f[4,4,3], out=f[3,4,4] | 2 | R, P, R");
 }
 
 // A number that is wrong by as little is told, where the call does not make much of last digits.
