@@ -59,13 +59,14 @@ sanitize: setup  ## unit, sim and dist tests on thread ranks under AddressSaniti
 
 MINUTES ?= 60
 FAULTS  ?= 200
-soak: build      ## long forms: all dist tests on gloo, faults in training (FAULTS=…), drawn orders, memory, mutations, fuzzers, other seeds for an hour (MINUTES=…)
+soak: build      ## long forms: all dist tests on gloo, faults in training (FAULTS=…), drawn orders, memory, mutations, drawn programs, fuzzers, other seeds for an hour (MINUTES=…)
 	@OMP_NUM_THREADS=1 MESHTORCH_TEST_BACKEND=gloo $(BUILD)/tools/meshtorch-run -n 4 --timeout 1800 $(BUILD)/tests/dist_tests --gtest_brief=1
 	@tools/soak_faults.py $(FAULTS) $(BUILD)
 	@MESHTORCH_FAULT_SEEDS=300 $(BUILD)/tests/inside_tests --gtest_filter='Programs/Lab.*' --gtest_brief=1
 	@MESHTORCH_WORLDS=2000 MESHTORCH_STEPS=20000 MESHTORCH_MUTATIONS=1000000 \
 	  $(BUILD)/tests/dist_tests --gtest_filter='FlatMemory.*:Mutations.*' --gtest_brief=1
 	@MESHTORCH_MUTATIONS=1000000 $(BUILD)/tests/unit_tests --gtest_filter='Mutations.*' --gtest_brief=1
+	@MESHTORCH_PROGRAMS=150:3000 OMP_NUM_THREADS=1 PYTHONPATH=$(BUILD)/python $(PYTHON) -m pytest -q -p no:cacheprovider python/tests/test_programs.py
 	@for seed in 1 2 3; do PYTHONPATH=$(BUILD)/python $(PYTHON) tools/operator_database.py --samples 50 --seed $$seed --mesh 2 2 || exit 1; done
 	@[ -x $(BUILD)/tests/fuzz/fuzz_files ] || echo "meshtorch: no fuzzers, they need \`apt-get install clang\`"
 	@[ ! -x $(BUILD)/tests/fuzz/fuzz_files ] || for corpus in tests/fuzz/corpus/*; do \

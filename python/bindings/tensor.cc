@@ -1,8 +1,6 @@
 // Distributed tensors from Python: torch.Tensor objects that the library knows.
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
 #include "bindings/bindings.h"
 #include "meshtorch/distribute_module.h"
 #include "meshtorch/implicit_replication.h"
@@ -35,17 +33,6 @@ at::Tensor from_local(at::Tensor local, const OptionalMesh& given, const Optiona
                              {run_check, shape, stride, grad_placements});
 }
 
-// In Python as in PyTorch: a layout in which nothing is pending yet is more often a mistake than a wish.
-void check_stays_pending(const Placements& from, const Placements& to) {
-  for (std::size_t axis = 0; axis < std::min(from.size(), to.size()); ++axis) {
-    TORCH_CHECK(!to[axis].is_partial() || from[axis] == to[axis], "meshtorch: Can not redistribute ",
-                to_string(from), " to ", to_string(to), "\n  axis ", axis, ": ", from[axis].to_string(),
-                " would become ", to[axis].to_string(),
-                ", a reduction that nothing waits for\n  do: ask for Replicate or Shard there, or make terms "
-                "of your own with DTensor.from_local");
-  }
-}
-
 at::Tensor redistribute(const at::Tensor& tensor, const OptionalMesh& mesh,
                         const OptionalPlacements& placements, bool async_op,
                         const std::optional<at::ScalarType>& forward_dtype,
@@ -53,7 +40,6 @@ at::Tensor redistribute(const at::Tensor& tensor, const OptionalMesh& mesh,
   TORCH_CHECK(placements, "meshtorch: placements is needed for redistribute!");
   const DTensor source = tensor;
   const RedistributeOptions options{async_op, forward_dtype, backward_dtype};
-  if (!mesh || *mesh == source.device_mesh()) check_stays_pending(source.placements(), *placements);
   if (mesh) return source.redistribute(*mesh, *placements, options);
   return source.redistribute(*placements, options);
 }
