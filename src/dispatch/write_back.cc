@@ -30,10 +30,6 @@ at::Tensor base_with(const at::Tensor& view, const CopiedView& way) {
   return redistribute_local(full, way.base.sizes().vec(), *base.mesh->replicated(), *base.layout);
 }
 
-}  // namespace
-
-namespace {
-
 // What the view was taken of, as it lies now: the tensor itself may get another shape or other data in place,
 // which is nothing to its views.
 at::Tensor as_it_lies(const at::Tensor& tensor) {
