@@ -22,11 +22,6 @@ DRAWN = {
 }  # fmt: skip
 # Refused in words, with the reason.
 REFUSED = {
-    "as_strided": "addresses memory",
-    "as_strided_copy": "addresses memory",
-    "as_strided_scatter": "addresses memory",
-    "resize_": "addresses memory",
-    "resize_as_": "addresses memory",
     "sparse.mm": "has arguments without strides",
     "sparse.sampled_addmm": "has arguments without strides",
     "torch._scaled_mm": "has types that LibTorch cannot multiply to compare them",

@@ -61,6 +61,12 @@ def state_of(tensor):
     return value.resolve_conj().resolve_neg(), tensor.requires_grad
 
 
+def place_of(tensor):
+    """Where its elements lie in memory: the offset, and the strides of dims of several indices."""
+    strides = [stride for size, stride in zip(tensor.shape, tensor.stride()) if size > 1]
+    return (tensor.storage_offset(), strides) if tensor.numel() > 0 else ()
+
+
 def overlaps(a, b):
     return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() and a.numel() > 0
 
@@ -78,7 +84,7 @@ class Program:
 
     def __init__(self, seed, axes):
         self.draw, self.axes = random.Random(seed), axes
-        self.names, self.tensors = plain_names(), []
+        self.names, self.tensors, self.made = plain_names(), [], []
         self.lines, self.expected = [], []
         self._write()
 
@@ -89,6 +95,7 @@ class Program:
             shape = tuple(self.draw.choice([0, 1, 2, 3, 4, 5, 6, 8]) for _ in range(self.draw.choice([0, 1, 2, 2, 3])))
             name = self._fresh()
             self._add(f"{name} = {self._new(shape, kind, needs_grad)}")
+            self.made.append(name)
             if needs_grad and self.draw.random() < 0.7:
                 self._add(f"{self._fresh()} = {name} * 1")
         for _ in range(self.draw.randrange(4, 12)):
@@ -110,7 +117,12 @@ class Program:
         if name.isidentifier() and name not in self.tensors:
             self.tensors.append(name)
         self.lines.append(line)
-        self.expected.append((None, {name: state_of(self.names[name]) for name in self.tensors}))
+        self.expected.append((None, {name: (*state_of(self.names[name]), self._place(name)) for name in self.tensors}))
+
+    def _place(self, name):
+        """Of views of what was made new: what was computed may lie in another order."""
+        t = self.names[name]
+        return place_of(t) if any(overlaps(t, self.names[made]) for made in self.made) else None
 
     def _versions(self):
         return [(self.names[name]._version, self.names[name].shape) for name in self.tensors]
@@ -170,8 +182,18 @@ class Program:
                 f"{name}.detach()",
                 f"{name}.{'real' if t.is_complex() else 'mT'}",
                 f"{name}.as_strided({name}.shape, {name}.stride())",
+                f"{name}.as_strided({self._strided(t)})",
             ]
         )
+
+    def _strided(self, t):
+        """Sizes, strides and an offset of what reaches no further than t does, if that is dense."""
+        room, sizes, strides = max(t.numel(), 1), [], []
+        for _ in range(self.draw.randrange(3)):
+            strides.append(self.draw.randrange(5))
+            sizes.append(self.draw.randrange(1, 2 + (room - 1) // strides[-1]) if strides[-1] else 2)
+            room -= (sizes[-1] - 1) * strides[-1]
+        return f"{sizes}, {strides}, {t.storage_offset() + self.draw.randrange(room)}"
 
     def _dim(self, t):
         return self.draw.randrange(-t.dim(), t.dim()) if t.dim() else 0
@@ -209,9 +231,11 @@ class Program:
         mask = self._new(t.shape, "bool")
         source = f"like({name}, {self.draw.randrange(99)}, {self._layout(t.dim())})"
         d, e = self._dim(t), self._dim(t)
-        shapes = [f"{name}.transpose_({d}, {e})", f"{name}.unsqueeze_({d})", f"{name}.squeeze_()"]
+        shapes = [f"{name}.transpose_({d}, {e})", f"{name}.unsqueeze_({d})", f"{name}.squeeze_()", f"{name}.resize_({t.numel() // 2}, 2)"]
         if t.requires_grad and self._is_leaf(name):  # the shape of its gradient is that of its first use
             shapes = []
+        # By other data, plain views of gradients are found in memory that they do not lie in.
+        data = [] if t.requires_grad and not self._is_leaf(name) else [f"{name}.data = {source}"]
         places = [f"{name}.index_fill_({d}, torch.tensor([0]), 3)"] if t.numel() > 0 else []
         return self.draw.choice(
             [
@@ -228,7 +252,7 @@ class Program:
                 f"{name}.zero_()",
                 f"{name}.neg_()",
                 f"torch.mul({name}, {self._other(t)}, out={name})",
-                f"{name}.data = {source}",
+                *data,
             ]
         )
 
@@ -262,7 +286,7 @@ class Program:
                 continue
             if error is not None:
                 return f"{line}: no error, where a plain run has {error!r}"
-            for name, (value, needs_grad) in states.items():
+            for name, (value, needs_grad, place) in states.items():
                 names[name].requires_grad  # autograd looks at views now, as it did in the plain run
                 if looks_each_time or number == len(self.lines) - 1:
                     if not is_dtensor(names[name]):
@@ -272,4 +296,6 @@ class Program:
                         return f"after {line}: {name} is {actual}, not {(value, needs_grad)}"
                     if not torch.allclose(actual[0], value, rtol=1e-9, atol=1e-9, equal_nan=True):
                         return f"after {line}: {name} is {actual[0]}, not {value}"
+                    if place is not None and place_of(names[name]) != place:
+                        return f"after {line}: {name} lies at {place_of(names[name])}, not {place}"
         return None

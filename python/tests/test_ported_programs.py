@@ -74,6 +74,9 @@ def strided_views(w):
         "turned": ((8, 6), (1, 8), 0),
         "a column": ((6,), (8,), 5),
         "repeated": ((6, 2, 8), (8, 0, 1), 0),
+        "a diagonal": ((6,), (9,), 0),
+        "windows": ((9, 6), (5, 1), 2),
+        "nothing": ((0, 3), (1, 1), 4),
     }
     for placement in (Shard(0), Shard(1), Replicate(), Partial()):
         x = distribute_tensor(plain, w.mesh(), [placement]).requires_grad_()
@@ -85,12 +88,46 @@ def strided_views(w):
             (y * y).sum().backward()
             (z * z).sum().backward()
             w.same(x.grad.full_tensor(), expected.grad)
-    # Elements that lie along no dim: only where each rank has all of them.
-    diagonal = (6,), (9,), 0
-    whole = distribute_tensor(plain, w.mesh(), [Replicate()])
-    w.same(whole.as_strided(*diagonal).full_tensor(), plain.as_strided(*diagonal))
-    with pytest.raises(NotImplementedError, match="as_strided` addresses memory by strides"):
-        distribute_tensor(plain, w.mesh(), [Shard(0)]).as_strided(*diagonal)
+            w.same(torch.as_strided_copy(x, sizes, strides, offset).full_tensor(), z)
+
+
+def strided_writes(w):
+    for placement in (Shard(0), Shard(1), Replicate(), Partial()):
+        plain = torch.arange(48.0).view(6, 8)
+        x = distribute_tensor(plain, w.mesh(), [placement]).t()
+        expected = plain.clone().t()
+        diagonal, expected_diagonal = x.as_strided((6,), (9,)), expected.as_strided((6,), (9,))
+        diagonal.mul_(2), expected_diagonal.mul_(2)
+        w.same(x.full_tensor(), expected)
+        x.add_(1), expected.add_(1)
+        w.same(diagonal.full_tensor(), expected_diagonal)
+        ones = distribute_tensor(torch.ones(6), w.mesh(), [Shard(0)])
+        written = torch.as_strided_scatter(x, ones, (6,), (9,), 1)
+        w.same(written.full_tensor(), torch.as_strided_scatter(expected, torch.ones(6), (6,), (9,), 1))
+
+
+def test_strided_views_share_what_is_written(ranks):
+    ranks(strided_writes)
+
+
+def resized(w):
+    for placement in (Shard(0), Shard(1), Replicate(), Partial()):
+        for sizes in ((8, 6), (5, 4), (10, 8), (0,), (), (2, 3, 2, 4)):
+            plain = torch.arange(48.0).view(6, 8)
+            x, expected = distribute_tensor(plain, w.mesh(), [placement]), plain.clone()
+            x.resize_(sizes), expected.resize_(sizes)
+            assert x.shape == expected.shape and x.stride() == expected.stride()
+            known = min(48, expected.numel())  # what is new has any values
+            w.same(x.full_tensor().flatten()[:known], expected.flatten()[:known])
+            x.resize_as_(plain)
+            assert x.shape == plain.shape
+    row = distribute_tensor(torch.arange(48.0).view(6, 8), w.mesh(), [Shard(0)])[1]
+    with pytest.raises(NotImplementedError, match="has views, is one, or shares its data, to more elements"):
+        row.resize_(3, 4)
+
+
+def test_resize_takes_the_elements_in_the_order_in_which_they_lie(ranks):
+    ranks(resized)
 
 
 def test_as_strided_is_the_view_that_its_strides_say(ranks):

@@ -1,7 +1,6 @@
 """Drawn programs give what they give on plain tensors. MESHTORCH_PROGRAMS=1000:5000 runs these seeds."""
 
 import os
-import threading
 
 import meshtorch
 import pytest
@@ -10,19 +9,10 @@ from programs import Program
 FIRST, LAST = (int(n) for n in os.environ.get("MESHTORCH_PROGRAMS", "0:150").split(":"))
 
 
-def written_in_a_thread_of_its_own(seed, axes):
-    """The plain run: on a thread with distributed tensors, autograd takes views of all tensors anew by their operators."""
-    programs = []
-    thread = threading.Thread(target=lambda: programs.append(Program(seed, axes)))
-    thread.start()
-    thread.join()
-    return programs[0]
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("shape", [(3,), (4,), (2, 2)], ids=str)
 def test_drawn_programs_give_what_they_give_plain(shape):
-    programs = {seed: written_in_a_thread_of_its_own(seed, len(shape)) for seed in range(FIRST, LAST)}
+    programs = {seed: Program(seed, len(shape)) for seed in range(FIRST, LAST)}
     complaints = {}
 
     def body(rank):

@@ -1,6 +1,7 @@
 // Operators that read whole tensors, copy between plain and distributed ones, or make tensors of other
 // shapes.
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/_local_scalar_dense_ops.h>
 #include <ATen/ops/_reshape_alias_ops.h>
 #include <ATen/ops/allclose_ops.h>
@@ -99,6 +100,7 @@ at::Tensor source_as_lies(const at::Tensor& src, const at::Tensor& like) {
 at::Tensor& copy_into(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
   const DTensorMeta* to = meta_of(self);
   if (to == nullptr) return self.copy_(whole(src), non_blocking);
+  at::assert_no_internal_overlap(self);
   const DTensorMeta* from = meta_of(src);
   const bool is_alike = from != nullptr && from->layout == to->layout && self.sizes() == src.sizes() &&
                         self.scalar_type() == src.scalar_type();

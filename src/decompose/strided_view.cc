@@ -1,13 +1,21 @@
-// as_strided, where it says with strides what slices, permutations, repetitions or a view say with dims.
+// as_strided and its kin, which address the memory of a tensor: by views, where strides say what slices,
+// permutations, repetitions or a view say with dims; else on the whole tensor, which lies as a plain one
+// would.
 #include <ATen/ATen.h>
+#include <ATen/ops/as_strided_copy_ops.h>
 #include <ATen/ops/as_strided_ops.h>
+#include <ATen/ops/as_strided_scatter_ops.h>
+#include <ATen/ops/resize_as_ops.h>
+#include <ATen/ops/resize_ops.h>
 
 #include <algorithm>
 #include <numeric>
 #include <optional>
 
 #include "decompose/families.h"
-#include "operator/refusals.h"
+#include "dispatch/fallback_policy.h"
+#include "dispatch/write_back.h"
+#include "operator/operator.h"
 #include "tensor/meta.h"
 #include "tensor/reduced.h"
 
@@ -104,6 +112,39 @@ at::Tensor strided_local(const DTensorMeta& meta, at::IntArrayRef size, at::IntA
   return local;
 }
 
+// Of what lies in memory beside the elements of a tensor that is a view, a distributed one knows nothing.
+void check_reach(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride,
+                 std::int64_t from_here) {
+  const bool is_inside = self.is_non_overlapping_and_dense() && from_here >= 0 &&
+                         from_here + reach(size, stride) <= self.numel();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      is_inside,
+      "meshtorch: `aten::as_strided` addresses memory beside the elements of a distributed tensor\n  it "
+      "has: ",
+      self.sizes(), ", strides ", self.strides(), ", from ", self.storage_offset(), "\n  asked for: ", size,
+      ", strides ", stride, ", from ", self.storage_offset() + from_here,
+      "\n  do: call it on the tensor that this one is a view of, or use view, select, slice or expand");
+}
+
+void note_whole(const char* op, const at::Tensor& self) {
+  if (distributed(self, op).layout->is_replicated) return;
+  note_replicated_operator(op, self.numel() * static_cast<std::int64_t>(self.element_size()));
+}
+
+// A copy on every rank, which sees writes to the tensor and is written through.
+at::Tensor of_whole(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride,
+                    std::int64_t offset) {
+  static const c10::OperatorHandle& op = operator_named("as_strided").op;
+  note_whole("as_strided", self);
+  ResultPlan plan;
+  plan.layout = distributed(self, "as_strided").mesh->replicated();
+  plan.sizes = size.vec();
+  plan.strides = stride.vec();
+  plan.offset = offset - self.storage_offset();
+  return wrap_view(in_plain_memory(self).as_strided(size, stride, offset), plan, self, /*moved=*/true, op,
+                   {self, size, stride, offset}, 0);
+}
+
 at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                       std::optional<c10::SymInt> storage_offset) {
   const at::IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(size);
@@ -114,13 +155,72 @@ at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::Sym
   const DTensorMeta& meta = distributed(self, "as_strided");
   if (lies_as_a_plain_one(meta, self.strides()))
     return wrap(strided_local(meta, sizes, strides, from_here), meta.layout, sizes, strides, offset);
-  const auto view = along_dims(self, sizes, strides, from_here);
-  TORCH_CHECK_NOT_IMPLEMENTED(view, "meshtorch: `aten::as_strided`", kAddressesMemory);
-  return *view;
+  if (const auto view = along_dims(self, sizes, strides, from_here)) return *view;
+  check_reach(self, sizes, strides, from_here);
+  return of_whole(self, sizes, strides, offset);
+}
+
+at::Tensor as_strided_copy(const at::Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
+                           std::optional<c10::SymInt> storage_offset) {
+  return self.as_strided_symint(size, stride, std::move(storage_offset)).clone();
+}
+
+// What is written beside the elements of the tensor, nobody sees.
+at::Tensor as_strided_scatter(const at::Tensor& self, const at::Tensor& src, c10::SymIntArrayRef size,
+                              c10::SymIntArrayRef stride, std::optional<c10::SymInt> storage_offset) {
+  const DTensorMeta& meta = distributed(self, "as_strided_scatter");
+  note_whole("as_strided_scatter", self);
+  const at::Tensor whole = in_plain_memory(self);
+  whole.as_strided_symint(size, stride, std::move(storage_offset)).copy_(whole_local(src));
+  const at::Tensor result = whole.clone();
+  return wrap(result, meta.mesh->replicated(), result.sizes(), result.strides());
+}
+
+// The tensor with more elements than it had, in the order in which they lie: the new ones are zeros.
+at::Tensor grown(const at::Tensor& self, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  const DTensorMeta& meta = distributed(self, "resize_");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      self.is_non_overlapping_and_dense() && self.unsafeGetTensorImpl()->version_counter().unique(),
+      "meshtorch: `aten::resize_` of a distributed tensor that has views, is one, or shares its data, to "
+      "more "
+      "elements\n  shape: ",
+      self.sizes(), " to ", sizes, "\n  do: make a new tensor, and copy_ into a part of it");
+  note_whole("resize_", self);
+  const at::Tensor local = at::zeros({reach(sizes, strides)}, meta.local.options());
+  local.narrow(0, 0, self.numel()).as_strided(self.sizes(), self.strides()).copy_(whole_local(self));
+  return wrap(local.as_strided(sizes, strides), meta.mesh->replicated(), sizes, strides);
+}
+
+Shape strides_in(at::IntArrayRef sizes, std::optional<at::MemoryFormat> format) {
+  const auto options =
+      at::TensorOptions(at::kMeta).memory_format(format.value_or(at::MemoryFormat::Contiguous));
+  return at::empty(sizes, options).strides().vec();
+}
+
+const at::Tensor& resize_(const at::Tensor& self, c10::SymIntArrayRef size,
+                          std::optional<at::MemoryFormat> format) {
+  const at::IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(size);
+  if (self.sizes() == sizes && !format) return self;
+  const Shape strides = strides_in(sizes, format);
+  const bool grows = c10::multiply_integers(sizes) > self.numel();
+  adopt(self, grows ? grown(self, sizes, strides) : self.as_strided(sizes, strides));
+  return self;
+}
+
+const at::Tensor& resize_as_(const at::Tensor& self, const at::Tensor& like,
+                             std::optional<at::MemoryFormat> format) {
+  if (format == at::MemoryFormat::Preserve) format = like.suggest_memory_format();
+  return resize_(self, like.sym_sizes(), format);
 }
 
 }  // namespace
 
-void add_strided_view_decompositions(DecompositionTable& ops) { ops.add<at::_ops::as_strided>(as_strided); }
+void add_strided_view_decompositions(DecompositionTable& ops) {
+  ops.add<at::_ops::as_strided>(as_strided);
+  ops.add<at::_ops::as_strided_copy>(as_strided_copy);
+  ops.add<at::_ops::as_strided_scatter>(as_strided_scatter);
+  ops.add<at::_ops::resize_>(resize_);
+  ops.add<at::_ops::resize_as_>(resize_as_, {.takes_plain = true});
+}
 
 }  // namespace meshtorch::internal

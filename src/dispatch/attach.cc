@@ -10,6 +10,7 @@
 #include "dispatch/composite.h"
 #include "dispatch/handler.h"
 #include "dispatch/meta_device.h"
+#include "dispatch/replayed_view.h"
 #include "operator/corrections.h"
 #include "operator/decomposition.h"
 
@@ -22,14 +23,14 @@ void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   Handler(operator_info(op), *stack).run();
 }
 
-// What is done above autograd: operators that LibTorch decomposes, and those with a derivative of plain
-// zeros. The others pass by at no cost.
+// What is done above autograd: operators that LibTorch decomposes, views, and operators with a derivative of
+// plain zeros. The others pass by at no cost.
 KernelFunction composite_kernel(const c10::OperatorHandle& op) {
   const std::string name = rule_name(op.operator_name());
   const bool is_composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
   if (!is_composite) {
-    return has_plain_zero_gradient(name) ? KernelFunction::makeFromBoxedFunction<&run_guarded>()
-                                         : KernelFunction::makeFallthrough();
+    if (has_plain_zero_gradient(name)) return KernelFunction::makeFromBoxedFunction<&run_guarded>();
+    return replayed_view_kernel(op).value_or(KernelFunction::makeFallthrough());
   }
   if (decompositions().find(name) != nullptr)
     return KernelFunction::makeFromBoxedFunction<&run_taken_composite>();

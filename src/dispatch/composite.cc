@@ -9,6 +9,7 @@
 #include "dispatch/gradient_guard.h"
 #include "dispatch/handler.h"
 #include "dispatch/mixing.h"
+#include "dispatch/replayed_view.h"
 #include "dispatch/whole_call.h"
 #include "operator/corrections.h"
 #include "operator/decomposition.h"
@@ -55,10 +56,6 @@ void check_plain_arguments(const OperatorInfo& info, c10::ArrayRef<c10::IValue> 
     if (is_counted_by_functions(info.name, name) && counts_in_steps(t)) return;
     check_mixing(info, {argument, element, t, nullptr});
   });
-}
-
-c10::DispatchKeySet below_composite(c10::DispatchKeySet keys) {
-  return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
 }
 
 // In inference mode nothing of autograd is left to decompose the operator. The dispatcher passes by the keys
@@ -169,6 +166,7 @@ void run_as_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 void run_guarded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const ReplaysViews replays;  // as_strided is one
   op.redispatchBoxed(below_composite(keys), stack);
   guard_result(*stack);
 }

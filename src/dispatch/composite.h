@@ -4,6 +4,8 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "comm/key.h"
+
 namespace meshtorch::internal {
 
 // The kernels of the composite key. (attach.cc)
@@ -22,6 +24,11 @@ CompositeKernel run_guarded;
 CompositeKernel run_guarded_composite;
 // An operator that was not known when meshtorch was loaded.
 CompositeKernel run_unknown;
+
+// The keys of a call that are below the composite one.
+inline c10::DispatchKeySet below_composite(c10::DispatchKeySet keys) {
+  return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
+}
 
 // Some argument is out=.
 bool has_out(const c10::OperatorHandle& op);

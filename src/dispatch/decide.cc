@@ -37,7 +37,9 @@ class Decider {
   // Runs the operator on the global shapes alone, where LibTorch can: wrong arguments are found before
   // anything is sent, and the strides of the results become known.
   std::vector<at::Tensor> run_on_shapes() const {
-    if (info_.writes || !info_.op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) return {};
+    if (!info_.op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) return {};
+    // What is given for the results may have any shape.
+    if (std::ranges::any_of(info_.arguments, &ArgumentInfo::is_out)) return {};
     if (info_.op.hasTag(at::Tag::dynamic_output_shape)) return {};  // a kernel in Python may guess
     torch::jit::Stack stack(arguments_.begin(), arguments_.end());
     for (const Operand& operand : operands_) {
@@ -164,7 +166,8 @@ ResultPlan measured_plan(const Decision& decision, MeshImpl& mesh, std::size_t i
   return plan;
 }
 
-void complete(Decision& decision, MeshImpl& mesh, const std::vector<at::Tensor>& local_results) {
+void complete(Decision& decision, MeshImpl& mesh, const std::vector<at::Tensor>& local_results,
+              bool is_view) {
   const bool has_shapes = decision.shapes.size() == local_results.size();
   for (std::size_t i = 0; i < local_results.size(); ++i) {
     const at::Tensor& local = local_results[i];
@@ -187,7 +190,8 @@ void complete(Decision& decision, MeshImpl& mesh, const std::vector<at::Tensor>&
     if (expected.sizes() != c10::IntArrayRef(plan.sizes)) continue;
     plan.is_open = false;
     plan.offset = expected.storage_offset();
-    if (!plan.layout->is_replicated) plan.strides = expected.strides().vec();
+    // A view lies as its base does, which may have been moved to be taken a view of.
+    if (is_view || !plan.layout->is_replicated) plan.strides = expected.strides().vec();
   }
   decision.shapes.clear();
   // Only what each call has to measure anew needs the rule again; it is the largest part of a decision.

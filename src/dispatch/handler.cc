@@ -2,6 +2,7 @@
 #include "dispatch/handler.h"
 
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 
 #include <algorithm>
 
@@ -12,6 +13,7 @@
 #include "dispatch/mesh_groups.h"
 #include "dispatch/mixing.h"
 #include "dispatch/random_whole.h"
+#include "dispatch/replayed_view.h"
 #include "dispatch/write_back.h"
 #include "dispatch/write_results.h"
 #include "local/kernel_operand.h"
@@ -30,11 +32,15 @@
 namespace meshtorch::internal {
 namespace {
 
-// Zeros of the same kind, at least one along each dim.
-at::Tensor with_elements(const at::Tensor& tensor) {
-  std::vector<std::int64_t> sizes = tensor.sizes().vec();
+// Zeros of the kind of a local tensor, at least one along each dim; repeated in memory where the whole is.
+at::Tensor with_elements(const at::Tensor& local, const at::Tensor& whole, bool repeats) {
+  std::vector<std::int64_t> sizes = local.sizes().vec();
   for (std::int64_t& size : sizes) size = std::max<std::int64_t>(size, 1);
-  return at::zeros(sizes, tensor.options());
+  std::vector<std::int64_t> in_memory = sizes;
+  for (std::size_t dim = 0; repeats && dim < in_memory.size(); ++dim) {
+    if (whole.strides()[dim] == 0) in_memory[dim] = 1;
+  }
+  return at::zeros(in_memory, local.options()).expand(sizes);
 }
 
 bool has_all_split_dims(const Layout& layout, std::int64_t dims) {
@@ -115,7 +121,7 @@ void Handler::run_by_rule() {
   check_call(info_, operands_, global_arguments);
   const auto decision = decide(info_, operands_, global_arguments, *mesh_);
   run_locally(*decision, /*is_first=*/true);
-  complete(*decision, *mesh_, tensors_in(c10::ArrayRef<c10::IValue>(stack_).slice(base_)));
+  complete(*decision, *mesh_, tensors_in(c10::ArrayRef<c10::IValue>(stack_).slice(base_)), info_.is_view);
   decisions_of(*mesh_).insert(call_key, decision);
   wrap_results(*decision, global_arguments);
   carry_back();
@@ -183,18 +189,16 @@ void Handler::change_shape() {
   TORCH_CHECK_NOT_IMPLEMENTED(info_.functional, "meshtorch: `", info_.op.schema().name(),
                               "` is not supported on a distributed tensor");
   const at::Tensor self = operands_[0].tensor;
-  // Autograd takes views anew of what they were taken of, in the shape that it has by then, and knows of a
-  // view's new shape only if it sees the change.
-  const bool is_seen =
-      self.is_view() ? at::GradMode::is_enabled() : self.unsafeGetTensorImpl()->version_counter().unique();
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !self.requires_grad() || is_seen, "meshtorch: `", info_.op.schema().name(),
-      "` of a tensor that requires gradients and ",
-      self.is_view() ? "is a view, without gradients" : "has views, or shares its data",
-      "\n  shape: ", self.sizes(), "\n  do: use ", info_.functional->schema().name(),
-      ", which gives a tensor of the new shape");
+  // Autograd takes views anew of what they were taken of, in the shape that it has by then.
+  const bool has_views = !self.is_view() && !self.unsafeGetTensorImpl()->version_counter().unique();
+  TORCH_CHECK_NOT_IMPLEMENTED(!self.requires_grad() || !has_views, "meshtorch: `", info_.op.schema().name(),
+                              "` of a tensor that requires gradients and has views, or shares its data",
+                              "\n  shape: ", self.sizes(), "\n  do: use ", info_.functional->schema().name(),
+                              ", which gives a tensor of the new shape");
+  const torch::jit::Stack arguments = copy_of_arguments();
   info_.functional->callBoxed(&stack_);
   adopt(self, stack_.back().toTensor());
+  reshape_when_replayed(self, *info_.functional, arguments);
   stack_.back() = self;
 }
 
@@ -216,7 +220,7 @@ void Handler::run_locally(const Decision& decision, bool is_first) {
   const RecordedCall recorded(info_, operands_, c10::ArrayRef<c10::IValue>(stack_).slice(base_), *mesh_);
   const LocalTensors locals = localize_arguments(decision);
   try {
-    if (is_first) check_types(decision, locals);
+    if (is_first) check_kernel(decision, locals);
     run_local_call(info_, decision.changes, stack_);
   } catch (...) {
     tell_failure(decision);
@@ -225,28 +229,43 @@ void Handler::run_locally(const Decision& decision, bool is_first) {
   restore_written(decision, locals);
 }
 
-// Kernels that do not know a type say so where there are elements only. A rank without any asks them once
-// with zeros, so that all ranks refuse alike.
-void Handler::check_types(const Decision& decision, const LocalTensors& locals) const {
+// Kernels that do not know a type, or do not write to what is repeated in memory, say so where there are
+// elements only. A rank without any asks them once with zeros, so that all ranks refuse alike.
+void Handler::check_kernel(const Decision& decision, const LocalTensors& locals) const {
   const LocalChanges& changes = decision.changes;
   if (info_.is_view || info_.fate.kind == Fate::Kind::drawn || changes.stand_in || !changes.masks.empty())
     return;
   bool is_without = false;
-  LocalTensors zeros;
+  bool repeats = false;
   for (std::size_t i = 0; i < operands_.size(); ++i) {
     is_without = is_without || (locals[i].numel() == 0 && operands_[i].tensor.numel() > 0);
-    zeros.push_back(locals[i].defined() ? with_elements(locals[i]) : locals[i]);
+    repeats = repeats || (info_.arguments[operands_[i].argument].is_written &&
+                          at::has_internal_overlap(operands_[i].tensor) == at::MemOverlap::Yes);
   }
   if (!is_without) return;
-  torch::jit::Stack arguments = copy_of_arguments();
-  for (const auto& [index, value] : changes.replaced) arguments[index] = value;
-  replace_operands(info_, operands_, zeros, arguments.data());
   try {
-    info_.op.callBoxed(&arguments);
+    run_on_zeros(decision, locals, repeats);
   } catch (const c10::NotImplementedError&) {
     throw;
-  } catch (const std::exception&) {  // these zeros are no call that anybody made
+  } catch (const std::exception&) {
+    if (!repeats) return;  // these zeros are no call that anybody made
+    try {
+      run_on_zeros(decision, locals, /*repeats=*/false);
+    } catch (const std::exception&) {
+      return;
+    }
+    throw;
   }
+}
+
+void Handler::run_on_zeros(const Decision& decision, const LocalTensors& locals, bool repeats) const {
+  LocalTensors zeros;
+  for (std::size_t i = 0; i < operands_.size(); ++i)
+    zeros.push_back(locals[i].defined() ? with_elements(locals[i], operands_[i].tensor, repeats) : locals[i]);
+  torch::jit::Stack arguments = copy_of_arguments();
+  for (const auto& [index, value] : decision.changes.replaced) arguments[index] = value;
+  replace_operands(info_, operands_, zeros, arguments.data());
+  info_.op.callBoxed(&arguments);
 }
 
 void Handler::tell_failure(const Decision& decision) const {

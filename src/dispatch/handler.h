@@ -40,8 +40,9 @@ class Handler {
   void change_shape();
   CallKey key() const;
   void run_locally(const Decision& decision, bool is_first = false);
+  void check_kernel(const Decision& decision, const LocalTensors& locals) const;
+  void run_on_zeros(const Decision& decision, const LocalTensors& locals, bool repeats) const;
   // A call on the parts failed. Where they differ, the other ranks may not know.
-  void check_types(const Decision& decision, const LocalTensors& locals) const;
   void tell_failure(const Decision& decision) const;
   LocalTensors localize_arguments(const Decision& decision);
   void restore_written(const Decision& decision, const LocalTensors& locals);
@@ -69,7 +70,7 @@ void run_rule(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 std::shared_ptr<Decision> decide(const OperatorInfo& info, const Operands& operands,
                                  c10::ArrayRef<c10::IValue> arguments, MeshImpl& mesh);
 // Fills in the results' sizes and strides from the local results. (decide.cc)
-void complete(Decision& decision, MeshImpl& mesh, const std::vector<at::Tensor>& local_results);
+void complete(Decision& decision, MeshImpl& mesh, const std::vector<at::Tensor>& local_results, bool is_view);
 // The plan of result tensor number `index`, whose sizes only the local result tells. (decide.cc)
 ResultPlan measured_plan(const Decision& decision, MeshImpl& mesh, std::size_t index,
                          const at::Tensor& local);

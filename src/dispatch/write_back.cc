@@ -18,11 +18,19 @@ at::Tensor result_of(const torch::jit::Stack& stack, std::size_t index) {
   return stack[0].isTensor() ? stack[index].toTensor() : stack[0].toTensorVector()[index];
 }
 
+// Each place of a tensor's memory once, where expand repeats it.
+at::Tensor without_repetitions(at::Tensor tensor, at::IntArrayRef strides) {
+  for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (strides[static_cast<std::size_t>(dim)] == 0 && tensor.size(dim) > 1)
+      tensor = tensor.narrow(dim, 0, 1);
+  }
+  return tensor;
+}
+
 // The shard of the base after the view's value has been put in its place.
 at::Tensor base_with(const at::Tensor& view, const CopiedView& way) {
   const DTensorMeta& base = distributed(way.base, "the base of a view");
-  const at::Tensor full = at::empty_strided(way.base.sizes(), way.base.strides(), base.local.options())
-                              .copy_(whole_local(way.base));
+  const at::Tensor full = in_plain_memory(way.base);
   torch::jit::Stack stack = way.arguments;
   stack[0] = full;
   way.op.callBoxed(&stack);
@@ -47,16 +55,26 @@ std::int64_t offset_of_view(const at::Tensor& base, const ResultPlan& plan, std:
   return bytes / static_cast<std::int64_t>(itemsize) + plan.offset;
 }
 
-// Each place of a tensor's memory once, where expand repeats it.
-at::Tensor without_repetitions(at::Tensor tensor, at::IntArrayRef strides) {
-  for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
-    if (strides[static_cast<std::size_t>(dim)] == 0 && tensor.size(dim) > 1)
-      tensor = tensor.narrow(dim, 0, 1);
+}  // namespace
+
+std::int64_t reach(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  std::int64_t last = 0;
+  for (std::size_t dim = 0; dim < sizes.size(); ++dim) {
+    if (sizes[dim] == 0) return 0;
+    last += (sizes[dim] - 1) * strides[dim];
   }
-  return tensor;
+  return last + 1;
 }
 
-}  // namespace
+at::Tensor in_plain_memory(const at::Tensor& tensor) {
+  const at::Tensor whole = whole_local(tensor);
+  const std::int64_t offset = tensor.storage_offset();
+  const at::IntArrayRef strides = tensor.strides();
+  const at::Tensor plain = at::empty({offset + reach(tensor.sizes(), strides)}, whole.options())
+                               .as_strided(tensor.sizes(), strides, offset);
+  without_repetitions(plain, strides).copy_(without_repetitions(whole, strides));
+  return plain;
+}
 
 CopiedView::CopiedView(Kind how, const at::Tensor& of, const c10::OperatorHandle& view_op,
                        torch::jit::Stack given, std::size_t index)

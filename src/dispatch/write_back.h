@@ -37,6 +37,13 @@ struct CopiedView final : WriteBack {
 at::Tensor wrap_view(at::Tensor local, const ResultPlan& plan, const at::Tensor& base, bool moved,
                      const c10::OperatorHandle& op, const torch::jit::Stack& arguments, std::size_t result);
 
+// How many elements of memory a tensor of these sizes and strides reaches over.
+std::int64_t reach(at::IntArrayRef sizes, at::IntArrayRef strides);
+
+// The whole of a distributed tensor as a plain one of the same strides and offset. All ranks of the mesh call
+// it.
+at::Tensor in_plain_memory(const at::Tensor& tensor);
+
 // Carries what was written to `view` back to the tensor that it is a view of. All ranks of the mesh call it.
 void write_through(const at::Tensor& view);
 

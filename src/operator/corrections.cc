@@ -24,7 +24,7 @@ constexpr std::string_view kPlainZeros[] = {
     "poisson", "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "bernoulli.Tensor",
     "bernoulli_.Tensor",
     // of a tensor without elements
-    "linalg_matrix_exp", "matrix_exp", "as_strided",
+    "linalg_matrix_exp", "matrix_exp", "as_strided", "as_strided_copy",
     // the second derivative by an input that only chooses places
     "avg_pool2d_backward", "avg_pool3d_backward", "_adaptive_avg_pool2d_backward",
     "_adaptive_avg_pool3d_backward", "adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward",
@@ -59,7 +59,8 @@ constexpr NamedArgument kCountedByFunctions[] = {{"embedding_bag", "offsets"},
 
 // Statistics that the CPU gives in the type of the input; LibTorch's shape functions in Python, in that of a
 // GPU.
-constexpr std::string_view kTypedByDevice[] = {"native_layer_norm", "native_batch_norm"};
+constexpr std::string_view kTypedByDevice[] = {"native_layer_norm", "native_batch_norm",
+                                               "_native_batch_norm_legit", "_batch_norm_with_update"};
 
 bool is_named(std::span<const NamedArgument> arguments, std::string_view op, std::string_view argument) {
   return std::ranges::any_of(arguments,

@@ -18,8 +18,6 @@ struct Refusal {
 };
 
 const Refusal kRefusals[] = {
-    {"as_strided_", kAddressesMemory},
-    {"resize_", kAddressesMemory},
     {"set_", kAddressesMemory},
     {"set_.source_Storage*", kAddressesMemory},
     {"set_.source_Tensor_*", kAddressesMemory},

@@ -1,8 +1,6 @@
 // Wrapping a local tensor as a DTensor.
 #include "tensor/meta.h"
 
-#include <c10/core/AutogradState.h>
-
 #include <algorithm>
 #include <numeric>
 
@@ -40,9 +38,6 @@ void reject_plain(const at::Tensor& tensor, const char* where) {
 
 at::Tensor wrap(at::Tensor local, const Layout* layout, c10::IntArrayRef sizes, c10::IntArrayRef strides,
                 std::int64_t offset) {
-  // In-place changes to views are differentiated by replaying the view operators: strides mean nothing for a
-  // split tensor.
-  c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
   const c10::DispatchKeySet keys = local.key_set().add(kMeshKey).add(kCompositeKey);
   auto impl = c10::make_intrusive<c10::TensorImpl>(keys, local.dtype(), local.device());
   impl->set_sizes_and_strides(sizes, strides, offset);

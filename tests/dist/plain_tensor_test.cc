@@ -1,4 +1,6 @@
 // Where a distributed tensor is needed and a plain one comes, every rank gets the error that says so.
+#include <thread>
+
 #include "numbers.h"
 
 namespace meshtorch::testing {
@@ -59,6 +61,32 @@ TEST(PlainTensor, IsNoDTensor) {
   on_ranks(1, [](int) {
     expect_told(error_of([] { DTensor(torch::ones({2})); }), "DTensor(tensor)");
     expect_told(error_of([] { DTensor(torch::Tensor()); }), "DTensor(tensor)");
+  });
+}
+
+// LibTorch asks its thread how views are differentiated that are written in place. What distributed tensors
+// need is not for plain ones: gradients of views whose base gets another shape would land elsewhere.
+torch::Tensor gradient_through_a_reshaped_base() {
+  const torch::Tensor leaf = numbers({4, 4}).requires_grad_();
+  torch::Tensor base = leaf * 1;
+  torch::Tensor row = base[0];
+  base.t_();
+  row.mul_(numbers({4}));
+  (base * numbers({4, 4})).sum().backward();
+  return leaf.grad();
+}
+
+TEST(PlainTensor, ViewsAreDifferentiatedAsWithoutDistributedOnes) {
+  torch::Tensor expected;
+  std::thread([&] { expected = gradient_through_a_reshaped_base(); }).join();
+  on_ranks(2, [&](int) {
+    const torch::Tensor x = mt::distribute_tensor(numbers({4, 3}), line(2), {Shard(0)}).requires_grad_();
+    const torch::Tensor y = x * 2;
+    y[1].mul_(3);
+    EXPECT_TRUE(torch::equal(gradient_through_a_reshaped_base(), expected));
+    y.sum().backward();
+    EXPECT_TRUE(torch::equal(gradient_through_a_reshaped_base(), expected));
+    EXPECT_TRUE(torch::equal(mt::full_tensor(x.grad())[1], torch::full({3}, 6.)));
   });
 }
 

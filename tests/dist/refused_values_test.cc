@@ -293,6 +293,22 @@ TEST(RefusedValues, TypesThatAnOperatorDoesNotHaveAlsoOnRanksWithoutElements) {
   });
 }
 
+TEST(RefusedValues, WritesToWhatExpandRepeatsAlsoOnRanksWithoutElements) {
+  on_ranks(3, [](int) {
+    const torch::Tensor x = mt::distribute_tensor(numbers({2, 1}), line(3), {Shard(0)});  // rank 2 has none
+    const torch::Tensor repeated = x.expand({2, 4});
+    const torch::Tensor other = mt::distribute_tensor(numbers({2, 4}), line(3), {Shard(0)});
+    const std::vector<std::function<void()>> writes{[&] { repeated.add_(1); }, [&] { repeated.mul_(other); },
+                                                    [&] { repeated.copy_(other); }, [&] { repeated.relu_(); },
+                                                    [&] { at::_foreach_add_({repeated}, 1); }};
+    for (std::size_t i = 0; i < writes.size(); ++i) {
+      const std::string error = error_of(writes[i]);
+      EXPECT_NE(error.find("refers to a single memory location"), std::string::npos) << i << ": " << error;
+    }
+    EXPECT_TRUE(torch::equal(mt::full_tensor(x), numbers({2, 1})));
+  });
+}
+
 TEST(RefusedValues, IntegersThatTheTypeDoesNotHold) {
   on_ranks(2, [](int) {
     const mt::DeviceMesh mesh = line(2);
