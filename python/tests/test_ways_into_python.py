@@ -1,5 +1,6 @@
 """Every way from an operator into Python: a rank that waits there lets the other ranks, which are threads, run."""
 
+import contextlib
 import functools
 
 import meshtorch
@@ -53,6 +54,25 @@ def tripled_backward(ctx, gradient):
 
 
 tripled.register_autograd(tripled_backward)
+
+
+@torch.library.custom_op("meshtorch_test::scaled", mutates_args=())
+def scaled(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return x * scale
+
+
+@scaled.register_fake
+def _(x, scale):
+    return torch.empty_like(x)
+
+
+def scaled_backward(ctx, gradient):
+    result = torch.empty(gradient.shape)
+    result.copy_(gradient * ctx.saved_tensors[0])
+    return result, None
+
+
+scaled.register_autograd(scaled_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[1]))
 
 
 def split(w, shape=(8, 4), dim=0):
@@ -114,6 +134,52 @@ def chunked_losses(w):
                 w.same(part.grad.full_tensor(), one.grad)
 
 
+def chunked_losses_with_split_weights_of_classes(w):
+    """Python before 3.12 holds one lock for all objects while a cached_property of PyTorch's derivative is computed: no
+    rank may wait for another one inside of it."""
+    options = nn.LinearCrossEntropyOptions(batch_chunk_size=2)
+    inputs, weights = torch.linspace(-1, 1, 24).view(6, 4), torch.linspace(1, -1, 20).view(5, 4)
+    target, of_classes = torch.arange(6) % 5, torch.linspace(0.5, 2, 5)
+    plain = [t.clone().requires_grad_() for t in (inputs, weights)]
+    expected = F.linear_cross_entropy(*plain, target, weight=of_classes, reduction="none", options=options)
+    expected.sum().backward()
+    for layout in (Replicate(), Shard(0)):
+        parts = [distribute_tensor(t, w.mesh(), [Shard(0)]).requires_grad_() for t in (inputs, weights)]
+        labels = distribute_tensor(target, w.mesh(), [layout])
+        split = distribute_tensor(of_classes, w.mesh(), [Shard(0)])
+        loss = F.linear_cross_entropy(*parts, labels, weight=split, reduction="none", options=options)
+        w.same(loss.full_tensor(), expected)
+        loss.sum().backward()
+        for part, one in zip(parts, plain):
+            assert isinstance(part.grad, DTensor)
+            w.same(part.grad.full_tensor(), one.grad)
+
+
+def derivative_of_a_users_own_beside_a_plain_tensor(w):
+    """It would run on distributed tensors and write into a plain one: such an operator runs whole."""
+    for size, scope in (((), contextlib.nullcontext), ((4,), meshtorch.implicit_replication)):
+        x = distribute_tensor(torch.linspace(1, 2, 32).view(8, 4), w.mesh(), [Shard(0)]).requires_grad_()
+        plain, scale = torch.linspace(1, 2, 32).view(8, 4).requires_grad_(), torch.full(size, 3.0)
+        with scope():
+            y = torch.ops.meshtorch_test.scaled(x, scale)
+            y.sum().backward()
+        torch.ops.meshtorch_test.scaled(plain, scale).sum().backward()
+        assert isinstance(x.grad, DTensor)
+        w.same(x.grad.full_tensor(), plain.grad)
+
+
+def read_and_written(w):
+    x = distribute_tensor(torch.linspace(1, 2, 8), w.mesh(), [Shard(0)])
+    whole = torch.linspace(1, 2, 8)
+    total = torch.tensor(2.0)
+    torch.add(total, x.sum(), out=total)
+    w.same(total.full_tensor(), 2 + whole.sum())
+    with meshtorch.implicit_replication():
+        plain = torch.ones(8)
+        plain.addcmul_(plain, x)
+        w.same(plain.full_tensor(), 1 + whole)
+
+
 def shape_functions(w):
     """Decisions that are new to every rank ask torch's shape functions, which are Python."""
     for size in range(2, 8):
@@ -139,3 +205,15 @@ def test_linear_cross_entropy_in_chunks(ranks):
 
 def test_shape_functions(ranks):
     ranks(shape_functions)
+
+
+def test_linear_cross_entropy_in_chunks_with_split_weights_of_classes(ranks):
+    ranks(chunked_losses_with_split_weights_of_classes)
+
+
+def test_derivatives_of_a_users_own_beside_plain_tensors(ranks):
+    ranks(derivative_of_a_users_own_beside_a_plain_tensor)
+
+
+def test_a_plain_tensor_that_an_operator_reads_and_writes(ranks):
+    ranks(read_and_written)

@@ -185,7 +185,8 @@ void run_unknown(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   if (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
     const std::vector<at::Tensor> tensors = tensors_in(arguments_of(op, *stack));
     const auto mesh = mesh_of_any(tensors);
-    if (mesh && are_all_distributed(tensors) && needs_own_derivative(op, tensors)) {
+    if (mesh && needs_own_derivative(op, tensors)) {
+      if (!are_all_distributed(tensors)) check_plain_arguments(operator_info(op), arguments_of(op, *stack));
       run_on_whole(op, *stack);
       return distribute_results(op, mesh, *stack);
     }

@@ -182,6 +182,10 @@ void Handler::check_plain_operands() {
     operand.tensor.unsafeGetTensorImpl()->shallow_copy_from(replicated.getIntrusivePtr());
     operand.meta = &distributed(operand.tensor, "an argument that is written");
   }
+  // It may be read by the same operator.
+  for (Operand& operand : operands_) {
+    if (operand.meta == nullptr) operand.meta = meta_of(operand.tensor);
+  }
 }
 
 // squeeze_ and its kin: the functional operator gives the new shape, and the tensor takes it over.

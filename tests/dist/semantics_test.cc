@@ -41,6 +41,23 @@ TEST(Printing, ShowsGlobalShapePlacementsMeshAndShard) {
   });
 }
 
+TEST(Mixing, APlainTensorMayBeReadAndWrittenByOneOperator) {
+  on_ranks(2, [](int) {
+    const torch::Tensor whole = numbers({6}), ones = torch::ones({6});
+    const mt::DTensor x = mt::distribute_tensor(whole, line(2), {Shard(0)});
+    torch::Tensor total = torch::tensor(2.0F);
+    torch::add_out(total, total, x.sum());
+    EXPECT_TRUE(is_close(mt::DTensor(total).full_tensor(), whole.sum() + 2));
+    const mt::implicit_replication scope;
+    torch::Tensor sum = ones.clone();
+    torch::add_out(sum, sum, x);
+    EXPECT_TRUE(is_close(mt::DTensor(sum).full_tensor(), ones + whole));
+    torch::Tensor product = ones.clone();
+    product.addcmul_(product, x);
+    EXPECT_TRUE(is_close(mt::DTensor(product).full_tensor(), ones + ones * whole));
+  });
+}
+
 TEST(Mixing, APlainTensorIsAnErrorThatNamesTheArgumentAndTheWaysOut) {
   on_ranks(2, [](int) {
     const mt::DTensor x = split(numbers({4, 4}), Shard(0), 2);

@@ -89,11 +89,23 @@ TEST_F(DamagedFiles, AnIndexThatIsNestedDeeply) {
   write("model.safetensors.index.json", R"({"weight_map":)" + deep + "}");
   const std::string error = error_of([&] { ModelFiles{directory_.string()}; });
   EXPECT_NE(error.find("nested deeper than 64 levels"), std::string::npos) << error;
-  const std::string of_checkpoint = error_of([&] {
-    checkpoint::internal::Index::from_text("checkpoint.json",
-                                           R"({"format":"meshtorch checkpoint","body":)" + deep + "}");
-  });
-  EXPECT_NE(of_checkpoint.find("nested deeper than 64 levels"), std::string::npos) << of_checkpoint;
+}
+
+// The checksum is that of the body as text, so that a body of any depth would be walked through.
+TEST_F(DamagedFiles, ACheckpointWhoseIndexIsNestedDeeply) {
+  const std::string head =
+      R"({"format":"meshtorch checkpoint","version":1,"checksum":"0123456789abcdef","body":)";
+  for (const auto& [open, close] : {std::pair("[", "]"), std::pair(R"({"a":)", "}")}) {
+    for (const int depth : {66'000, 1'000'000}) {
+      const std::string deep = nested(open, close, depth);
+      for (const std::string& body :
+           {deep, R"({"values":)" + deep + "}", R"({"tensors":{"w":)" + deep + "}}"}) {
+        const std::string error =
+            error_of([&] { checkpoint::internal::Index::from_text("checkpoint.json", head + body + "}"); });
+        EXPECT_NE(error.find("nested deeper than 64 levels"), std::string::npos) << error;
+      }
+    }
+  }
 }
 
 // Processor time, which other programs do not lengthen. In proportion to its square this header would take

@@ -1,0 +1,21 @@
+# Where LibTorch lies below the project's folders, as .venv does, INSTALL_RPATH_USE_LINK_PATH would leave it out.
+file(REMOVE_RECURSE ${work})
+file(MAKE_DIRECTORY ${work}/build)
+file(CREATE_LINK ${torch} ${work}/build/libtorch SYMBOLIC)
+execute_process(COMMAND ${CMAKE_COMMAND} -G Ninja -S ${project} -B ${work}/build -DCMAKE_PREFIX_PATH=${work}/build/libtorch
+                        -DMESHTORCH_BUILD_TESTS=OFF -DMESHTORCH_BUILD_PYTHON=OFF -DMESHTORCH_BUILD_BENCHMARKS=OFF
+                RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "${output}")
+endif()
+foreach(script cmake_install.cmake examples/llama/cmake_install.cmake)
+  file(STRINGS ${work}/build/${script} runpaths REGEX "NEW_RPATH")
+  if(NOT runpaths)
+    message(FATAL_ERROR "${script} sets no RUNPATH")
+  endif()
+  foreach(runpath IN LISTS runpaths)
+    if(NOT runpath MATCHES "${work}/build/libtorch/lib[:\"]")
+      message(FATAL_ERROR "what ${script} installs does not find LibTorch in ${work}/build/libtorch/lib:\n${runpath}")
+    endif()
+  endforeach()
+endforeach()
