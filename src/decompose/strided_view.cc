@@ -119,8 +119,8 @@ void check_reach(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef s
                          from_here + reach(size, stride) <= self.numel();
   TORCH_CHECK_NOT_IMPLEMENTED(
       is_inside,
-      "meshtorch: `aten::as_strided` addresses memory beside the elements of a distributed tensor\n  it "
-      "has: ",
+      "meshtorch: `aten::as_strided` addresses memory beside the elements of a distributed tensor"
+      "\n  it has: ",
       self.sizes(), ", strides ", self.strides(), ", from ", self.storage_offset(), "\n  asked for: ", size,
       ", strides ", stride, ", from ", self.storage_offset() + from_here,
       "\n  do: call it on the tensor that this one is a view of, or use view, select, slice or expand");
@@ -181,9 +181,8 @@ at::Tensor grown(const at::Tensor& self, at::IntArrayRef sizes, at::IntArrayRef 
   const DTensorMeta& meta = distributed(self, "resize_");
   TORCH_CHECK_NOT_IMPLEMENTED(
       self.is_non_overlapping_and_dense() && self.unsafeGetTensorImpl()->version_counter().unique(),
-      "meshtorch: `aten::resize_` of a distributed tensor that has views, is one, or shares its data, to "
-      "more "
-      "elements\n  shape: ",
+      "meshtorch: `aten::resize_` to more elements, of a tensor that has views, is one, or shares its data"
+      "\n  shape: ",
       self.sizes(), " to ", sizes, "\n  do: make a new tensor, and copy_ into a part of it");
   note_whole("resize_", self);
   const at::Tensor local = at::zeros({reach(sizes, strides)}, meta.local.options());

@@ -2,7 +2,6 @@
 #include "dispatch/handler.h"
 
 #include <ATen/ATen.h>
-#include <ATen/MemoryOverlap.h>
 
 #include <algorithm>
 
@@ -16,6 +15,7 @@
 #include "dispatch/replayed_view.h"
 #include "dispatch/write_back.h"
 #include "dispatch/write_results.h"
+#include "local/kernel_check.h"
 #include "local/kernel_operand.h"
 #include "local/local_call.h"
 #include "meshtorch/device_mesh.h"
@@ -31,17 +31,6 @@
 
 namespace meshtorch::internal {
 namespace {
-
-// Zeros of the kind of a local tensor, at least one along each dim; repeated in memory where the whole is.
-at::Tensor with_elements(const at::Tensor& local, const at::Tensor& whole, bool repeats) {
-  std::vector<std::int64_t> sizes = local.sizes().vec();
-  for (std::int64_t& size : sizes) size = std::max<std::int64_t>(size, 1);
-  std::vector<std::int64_t> in_memory = sizes;
-  for (std::size_t dim = 0; repeats && dim < in_memory.size(); ++dim) {
-    if (whole.strides()[dim] == 0) in_memory[dim] = 1;
-  }
-  return at::zeros(in_memory, local.options()).expand(sizes);
-}
 
 bool has_all_split_dims(const Layout& layout, std::int64_t dims) {
   return std::ranges::all_of(layout.placements,
@@ -224,52 +213,13 @@ void Handler::run_locally(const Decision& decision, bool is_first) {
   const RecordedCall recorded(info_, operands_, c10::ArrayRef<c10::IValue>(stack_).slice(base_), *mesh_);
   const LocalTensors locals = localize_arguments(decision);
   try {
-    if (is_first) check_kernel(decision, locals);
+    if (is_first) check_kernel(info_, operands_, decision.changes, locals, copy_of_arguments());
     run_local_call(info_, decision.changes, stack_);
   } catch (...) {
     tell_failure(decision);
     throw;
   }
   restore_written(decision, locals);
-}
-
-// Kernels that do not know a type, or do not write to what is repeated in memory, say so where there are
-// elements only. A rank without any asks them once with zeros, so that all ranks refuse alike.
-void Handler::check_kernel(const Decision& decision, const LocalTensors& locals) const {
-  const LocalChanges& changes = decision.changes;
-  if (info_.is_view || info_.fate.kind == Fate::Kind::drawn || changes.stand_in || !changes.masks.empty())
-    return;
-  bool is_without = false;
-  bool repeats = false;
-  for (std::size_t i = 0; i < operands_.size(); ++i) {
-    is_without = is_without || (locals[i].numel() == 0 && operands_[i].tensor.numel() > 0);
-    repeats = repeats || (info_.arguments[operands_[i].argument].is_written &&
-                          at::has_internal_overlap(operands_[i].tensor) == at::MemOverlap::Yes);
-  }
-  if (!is_without) return;
-  try {
-    run_on_zeros(decision, locals, repeats);
-  } catch (const c10::NotImplementedError&) {
-    throw;
-  } catch (const std::exception&) {
-    if (!repeats) return;  // these zeros are no call that anybody made
-    try {
-      run_on_zeros(decision, locals, /*repeats=*/false);
-    } catch (const std::exception&) {
-      return;
-    }
-    throw;
-  }
-}
-
-void Handler::run_on_zeros(const Decision& decision, const LocalTensors& locals, bool repeats) const {
-  LocalTensors zeros;
-  for (std::size_t i = 0; i < operands_.size(); ++i)
-    zeros.push_back(locals[i].defined() ? with_elements(locals[i], operands_[i].tensor, repeats) : locals[i]);
-  torch::jit::Stack arguments = copy_of_arguments();
-  for (const auto& [index, value] : decision.changes.replaced) arguments[index] = value;
-  replace_operands(info_, operands_, zeros, arguments.data());
-  info_.op.callBoxed(&arguments);
 }
 
 void Handler::tell_failure(const Decision& decision) const {

@@ -40,8 +40,6 @@ class Handler {
   void change_shape();
   CallKey key() const;
   void run_locally(const Decision& decision, bool is_first = false);
-  void check_kernel(const Decision& decision, const LocalTensors& locals) const;
-  void run_on_zeros(const Decision& decision, const LocalTensors& locals, bool repeats) const;
   // A call on the parts failed. Where they differ, the other ranks may not know.
   void tell_failure(const Decision& decision) const;
   LocalTensors localize_arguments(const Decision& decision);
