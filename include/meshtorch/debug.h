@@ -68,15 +68,28 @@ struct ModuleCommCounts {
   CommCounts backward;
 };
 
+// How much a table tells: each level what the one before it does, and more.
+enum class TableDetail : std::uint8_t {
+  counts,       // collectives by module
+  distributed,  // the operators on distributed tensors
+  operators,    // those on plain tensors too, shards among them
+  all,          // those too that only look at tensors in another way: views, detach, casts
+};
+
+struct CommDebugOptions {
+  bool notes_operators = false;  // what tables of more detail than counts show
+};
+
 namespace internal {
 struct CommDebugState;
+class OperatorNotes;
 }  // namespace internal
 
 // Counts the collectives of this rank, forward and backward, whoever issues them, from its construction to
 // its end. Modes nest: each counts by itself.
 class MESHTORCH_API CommDebugMode {
  public:
-  CommDebugMode();
+  explicit CommDebugMode(CommDebugOptions options = {});
   ~CommDebugMode();
   CommDebugMode(const CommDebugMode&) = delete;
   CommDebugMode& operator=(const CommDebugMode&) = delete;
@@ -96,12 +109,14 @@ class MESHTORCH_API CommDebugMode {
   const std::map<std::string, ModuleCommCounts>& get_module_counts() const;
 
   // A table for people, and the same for programs. The first is of all together, the second by module,
-  // forward and backward apart.
+  // forward and backward apart. Throws ValueError for details that were not noted.
   std::string table() const;
-  std::string module_table() const;
-  std::string json() const;
+  std::string module_table(TableDetail detail = TableDetail::counts) const;
+  std::string json(TableDetail detail = TableDetail::counts) const;
 
  private:
+  const internal::OperatorNotes& operator_notes() const;
+
   std::shared_ptr<internal::CommDebugState> state_;
 };
 

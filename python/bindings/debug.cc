@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
+
 #include "bindings/bindings.h"
 #include "debug/running_modules.h"
 #include "debug/sharding_table.h"
@@ -34,8 +36,13 @@ py::dict counts_by_module(const CommDebugMode& mode) {
 }
 
 // Python's `with` starts to count; the object may be made long before.
+// PyTorch's levels of noise: those below and above are the nearest.
+TableDetail detail_of(int level) {
+  return static_cast<TableDetail>(std::clamp(level, 0, static_cast<int>(TableDetail::all)));
+}
+
 std::unique_ptr<CommDebugMode> make_idle_mode() {
-  auto mode = std::make_unique<CommDebugMode>();
+  auto mode = std::make_unique<CommDebugMode>(CommDebugOptions{.notes_operators = true});
   mode->stop();
   return mode;
 }
@@ -73,8 +80,9 @@ void bind_debug(py::module_& m) {
       .def("module_counts", &counts_by_module)
       .def("total", &CommDebugMode::get_total_counts)
       .def("table", &CommDebugMode::table)
-      .def("module_table", &CommDebugMode::module_table)
-      .def("json", &CommDebugMode::json);
+      .def("module_table",
+           [](const CommDebugMode& mode, int level) { return mode.module_table(detail_of(level)); })
+      .def("json", [](const CommDebugMode& mode, int level) { return mode.json(detail_of(level)); });
   m.def("enter_module", &enter_module, py::arg("path"));
   m.def("leave_module", &leave_module);
   m.def("sharding_table", py::overload_cast<const NamedTensors&>(&sharding_table), py::arg("parameters"));

@@ -188,19 +188,25 @@ class CommDebugMode:
         return self._mode.table()
 
     def generate_comm_debug_tracing_table(self, noise_level=3):
-        """The counts by module; there is one level of detail."""
-        return self._mode.module_table()
+        """0: the collectives by module; 1: parameters, and operators on distributed tensors; 2: operators on plain tensors too,
+        shards among them; 3: views, detach and casts too."""
+        table = self._mode.module_table(noise_level)
+        return table if noise_level < 1 else table + "\n" + self._parameter_table()
 
     def log_comm_debug_tracing_table_to_file(self, file_name="comm_mode_log.txt", noise_level=3):
         with open(file_name, "w") as file:
-            file.write(self._mode.module_table())
+            file.write(self.generate_comm_debug_tracing_table(noise_level))
 
-    def json(self):
-        return self._mode.json()
+    def json(self, noise_level=0):
+        return self._mode.json(noise_level)
 
     def generate_json_dump(self, file_name="comm_mode_log.json", noise_level=3):
         with open(file_name, "w") as file:
-            file.write(self._mode.json())
+            file.write(self._mode.json(noise_level))
+
+    def _parameter_table(self):
+        """Of the modules that ran."""
+        return _C.sharding_table([(f"{path}.{name}", value) for path, of in self._parameters.items() for name, value in of.items()])
 
 
 def sharding_table(module):

@@ -104,7 +104,12 @@ def test_counts_by_module_hold_the_collectives_of_its_hooks(fake_world, tmp_path
     assert list(comm.get_parameter_info()) == ["Net.up", "Net.down"]
     assert list(comm.get_parameter_info()["Net.up"]) == ["weight", "bias"]
     assert comm.get_sharding_info()["Net.up.weight"] == (Shard(0),) and len(comm.get_sharding_info()) == 4
-    assert "Net.down" in comm.generate_comm_debug_tracing_table()
+    levels = [comm.generate_comm_debug_tracing_table(level) for level in range(4)]
+    assert levels[3] == comm.generate_comm_debug_tracing_table() and "Net.down" in levels[0]
+    assert ["aten::addmm" in table for table in levels] == [False, True, True, True]
+    assert ["Net.up.weight" in table for table in levels] == [False, True, True, True]
+    assert ["aten::relu" in table for table in levels] == [False, False, True, True]  # of the plain output of a style
+    assert ["aten::t " in table for table in levels] == [False, False, False, True]
     comm.log_comm_debug_tracing_table_to_file(tmp_path / "log.txt")
     comm.generate_json_dump(tmp_path / "log.json")
     assert json.loads((tmp_path / "log.json").read_text())["total_count"] == 2

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "comm/comm_record.h"
+#include "debug/operator_notes.h"
 #include "debug/running_modules.h"
 
 namespace meshtorch {
@@ -18,6 +19,7 @@ struct internal::CommDebugState {
   CommCounts counts;
   ModuleCommCounts passes;
   std::map<std::string, ModuleCommCounts> modules;
+  std::optional<OperatorNotes> operators;
 };
 
 namespace {
@@ -150,9 +152,29 @@ struct CallContext : at::ObserverContext {
   CommWait wait;
 };
 
+// What an operator on plain tensors calls is its own matter.
+struct InsidePlainCall : at::ObserverContext {
+  InsidePlainCall() { ++depth; }
+  ~InsidePlainCall() override { --depth; }
+  static inline thread_local int depth = 0;
+};
+
+std::unique_ptr<at::ObserverContext> note_operator(const at::RecordFunction& fn) {
+  const auto notes = [](const auto& state) { return state->operators.has_value(); };
+  if (InsidePlainCall::depth > 0 || std::ranges::none_of(active().states, notes)) return nullptr;
+  const auto call = operator_call(fn);
+  if (!call) return nullptr;
+  const RunningModules running = running_modules();
+  for (const auto& state : active().states) {
+    if (state->operators) state->operators->note(*call, running);
+  }
+  if (call->is_distributed) return nullptr;
+  return std::make_unique<InsidePlainCall>();
+}
+
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   const Operator* op = find_operator(fn.name());
-  if (op == nullptr) return nullptr;
+  if (op == nullptr) return note_operator(fn);
   const std::int64_t bytes = traffic_of(*op, fn.inputs());
   const auto add = [&](CommCounts& counts) {
     CommStatistics& statistics = counts.at(op->kind);
@@ -225,13 +247,17 @@ std::int64_t CommCounts::total() const {
   return total;
 }
 
-CommDebugMode::CommDebugMode() : state_(std::make_shared<CommDebugState>()) { activate(state_); }
+CommDebugMode::CommDebugMode(CommDebugOptions options) : state_(std::make_shared<CommDebugState>()) {
+  if (options.notes_operators) state_->operators.emplace();
+  activate(state_);
+}
 CommDebugMode::~CommDebugMode() { deactivate(state_); }
 
 void CommDebugMode::restart() {
   state_->counts.clear();
   state_->passes = {};
   state_->modules.clear();
+  if (state_->operators) state_->operators.emplace();
   activate(state_);
 }
 
@@ -240,6 +266,13 @@ void CommDebugMode::stop() { deactivate(state_); }
 const CommCounts& CommDebugMode::get_comm_counts() const { return state_->counts; }
 
 const ModuleCommCounts& CommDebugMode::get_pass_counts() const { return state_->passes; }
+
+const OperatorNotes& CommDebugMode::operator_notes() const {
+  TORCH_CHECK_VALUE(state_->operators,
+                    "meshtorch: a table of operators was asked for, and they were not noted\n  in: "
+                    "CommDebugMode\n  do: make it as CommDebugMode({.notes_operators = true})");
+  return *state_->operators;
+}
 
 const std::map<std::string, ModuleCommCounts>& CommDebugMode::get_module_counts() const {
   return state_->modules;

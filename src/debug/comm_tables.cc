@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/number_text.h"
+#include "debug/operator_notes.h"
 #include "debug/sharding_table.h"
 #include "meshtorch/debug.h"
 #include "meshtorch/dtensor.h"
@@ -60,6 +61,31 @@ CommCounts outside_modules(const CommCounts& all, const std::map<std::string, Mo
   return rest;
 }
 
+const char* phase_of(const OperatorNote& note) { return note.is_backward ? "backward" : "forward"; }
+
+Rows operator_rows(const OperatorNotes& notes, TableDetail detail) {
+  Rows rows{{"module", "phase", "operator", "operands", "calls"}};
+  for (const OperatorNote& note : notes.notes()) {
+    if (note.call.detail > detail) continue;
+    rows.push_back({note.module.empty() ? "(outside)" : note.module, phase_of(note), note.call.name,
+                    note.call.operands, std::to_string(note.calls)});
+  }
+  return rows;
+}
+
+Json json_of(const OperatorNotes& notes, TableDetail detail) {
+  Json operators = Json::array();
+  for (const OperatorNote& note : notes.notes()) {
+    if (note.call.detail > detail) continue;
+    operators.push_back({{"module", note.module},
+                         {"phase", phase_of(note)},
+                         {"operator", note.call.name},
+                         {"operands", note.call.operands},
+                         {"calls", note.calls}});
+  }
+  return operators;
+}
+
 }  // namespace
 
 std::string CommDebugMode::table() const {
@@ -81,7 +107,7 @@ std::string CommDebugMode::table() const {
   return text + row("total", sum);
 }
 
-std::string CommDebugMode::module_table() const {
+std::string CommDebugMode::module_table(TableDetail detail) const {
   std::set<Collective> used;
   for (const auto& [collective, statistics] : get_comm_counts().statistics()) used.insert(collective);
   Rows rows{{"module", "phase"}};
@@ -103,17 +129,20 @@ std::string CommDebugMode::module_table() const {
       outside_modules(passes.forward, get_module_counts(), &ModuleCommCounts::forward));
   add("(outside)", "backward",
       outside_modules(passes.backward, get_module_counts(), &ModuleCommCounts::backward));
-  return aligned(rows, 2);
+  std::string text = aligned(rows, 2);
+  if (detail != TableDetail::counts) text += "\n" + aligned(operator_rows(operator_notes(), detail), 4);
+  return text;
 }
 
-std::string CommDebugMode::json() const {
+std::string CommDebugMode::json(TableDetail detail) const {
   Json modules = Json::object();
   for (const auto& [path, counts] : get_module_counts()) {
     modules[path] = {{"forward", json_of(counts.forward)}, {"backward", json_of(counts.backward)}};
   }
-  const Json document{{"total_count", get_total_counts()},
-                      {"collectives", json_of(get_comm_counts())},
-                      {"modules", std::move(modules)}};
+  Json document{{"total_count", get_total_counts()},
+                {"collectives", json_of(get_comm_counts())},
+                {"modules", std::move(modules)}};
+  if (detail != TableDetail::counts) document["operators"] = json_of(operator_notes(), detail);
   return document.dump(2);
 }
 

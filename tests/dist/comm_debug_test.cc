@@ -2,6 +2,7 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <nlohmann/json.hpp>
 #include <regex>
 
 #include "rank_data.h"
@@ -182,6 +183,41 @@ TEST_F(CommDebugCounts, WritesJson) {
   },
   "modules": {}
 })");
+}
+
+TEST(CommDebugOnRanks, TablesOfMoreDetailShowTheOperators) {
+  on_ranks(2, [](int) {
+    const auto mesh = mt::init_device_mesh(torch::kCPU, {2}, {"tp"});
+    const torch::Tensor x = mt::distribute_tensor(torch::ones({4, 3}), mesh, {mt::Shard(0)});
+    const torch::Tensor w = mt::distribute_tensor(torch::ones({3, 2}), mesh, {mt::Replicate()});
+    mt::CommDebugMode comm({.notes_operators = true});
+    for (int i = 0; i < 2; ++i) torch::relu(torch::mm(x, w.t().t()));
+    comm.stop();
+    const auto operators = [&](mt::TableDetail detail) {
+      const std::string table = comm.module_table(detail);
+      return table.substr(table.find("\n\n") + 2);
+    };
+    EXPECT_EQ(operators(mt::TableDetail::distributed),
+              "module     phase    operator    operands                   calls\n"
+              "(outside)  forward  aten::mm    [4, 3] [S(0)], [3, 2] [R]      2\n"
+              "(outside)  forward  aten::relu  [4, 2] [S(0)]                  2\n");
+    EXPECT_EQ(operators(mt::TableDetail::operators),
+              "module     phase    operator    operands                   calls\n"
+              "(outside)  forward  aten::mm    [4, 3] [S(0)], [3, 2] [R]      2\n"
+              "(outside)  forward  aten::mm    [2, 3], [3, 2]                 2\n"
+              "(outside)  forward  aten::relu  [4, 2] [S(0)]                  2\n"
+              "(outside)  forward  aten::relu  [2, 2]                         2\n");
+    EXPECT_NE(operators(mt::TableDetail::all).find("aten::t     "), std::string::npos);
+    EXPECT_EQ(comm.module_table().find("aten::"), std::string::npos);
+    const auto json = nlohmann::json::parse(comm.json(mt::TableDetail::distributed));
+    ASSERT_EQ(json["operators"].size(), 2);
+    EXPECT_EQ(json["operators"][1]["operator"], "aten::relu");
+    EXPECT_EQ(json["operators"][1]["calls"], 2);
+    const mt::CommDebugMode counts;
+    EXPECT_NE(
+        error_of([&] { counts.module_table(mt::TableDetail::all); }).find("do: make it as CommDebugMode({"),
+        std::string::npos);
+  });
 }
 
 TEST(CommDebugOnRanks, EachRankCountsItsOwn) {
