@@ -14,6 +14,7 @@
 #include "comm/rank_context.h"
 #include "comm/rank_generator.h"
 #include "comm/timeout.h"
+#include "comm/watched_spawn.h"
 #include "meshtorch/launch.h"
 #include "meshtorch/process_group.h"
 
@@ -64,25 +65,49 @@ std::optional<Agreement> level_of(const std::optional<std::string>& name, const 
   return name ? std::optional(agreement_named(*name, where)) : std::nullopt;
 }
 
+// Signals reach Python on its main thread, which waits for the ranks: what their handlers raise there, as
+// Ctrl-C does, ends the ranks too.
+class Signals {
+ public:
+  // On the thread of a rank, with Python's lock held.
+  void add_rank() { ranks_.push_back(PyThread_get_thread_ident()); }
+
+  void check() {
+    const py::gil_scoped_acquire lock;
+    if (PyErr_CheckSignals() == 0) return;
+    raised_ = std::make_exception_ptr(py::error_already_set());
+    for (const unsigned long rank : ranks_) PyThreadState_SetAsyncExc(rank, PyExc_KeyboardInterrupt);
+  }
+
+  std::exception_ptr raised() const { return raised_; }
+
+ private:
+  std::vector<unsigned long> ranks_;
+  std::exception_ptr raised_;
+};
+
 // An error of Python that a rank raised reaches the caller as it was.
 void spawn_ranks(int world_size, const py::function& fn, double timeout, int intra_op_threads,
                  const std::optional<std::string>& agreement) {
   const SpawnOptions options{timeout_of(timeout, "spawn"), intra_op_threads, level_of(agreement, "spawn")};
   std::exception_ptr cause;
+  Signals signals;
   {
     const py::gil_scoped_release no_lock;
     try {
-      spawn(
+      spawn_watched(
           world_size,
           [&](int rank) {
             const py::gil_scoped_acquire lock;
+            signals.add_rank();
             fn(rank);
           },
-          options);
+          options, [&] { signals.check(); });
     } catch (const RankError& error) {
       cause = error.cause();
     }
   }
+  if (signals.raised()) std::rethrow_exception(signals.raised());
   if (cause) std::rethrow_exception(cause);
 }
 

@@ -14,6 +14,12 @@ def _parts(tensor):
             "meshtorch: Any checkpointing related operations are not supported for a tensor with pending sums\n"
             f"  placements: {tensor.placements}\n  do: redistribute it to Replicate() or Shard() first"
         )
+    if tensor.device_mesh.size() > 1 and not torch.distributed.is_initialized():
+        raise RuntimeError(
+            "meshtorch: torch.distributed.checkpoint of a tensor on several ranks, and torch.distributed has no world: each rank would "
+            "write as if it were alone\n  in: a checkpoint of a tensor on " + str(tensor.device_mesh) + "\n  do: call "
+            'torch.distributed.init_process_group first ("shm" for processes of one host); ranks that are threads cannot do this'
+        )
     if tensor.device_mesh.get_coordinate() is None:
         return
     lines = []

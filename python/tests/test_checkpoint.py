@@ -1,5 +1,6 @@
 """torch.distributed.checkpoint of distributed tensors: saved in one layout, loaded in others."""
 
+import copy
 import tempfile
 
 import meshtorch
@@ -71,3 +72,56 @@ def test_checkpoints_of_pytorchs_dtensors_are_read(gloo_ranks):
 
 def test_a_pending_sum_is_no_checkpoint(gloo_ranks):
     gloo_ranks(refuse_pending_sums)
+
+
+def whole_state_dicts(w):
+    from meshtorch.fsdp import fully_shard
+    from torch.distributed.checkpoint import state_dict as sd
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import distribute_module
+
+    full = sd.StateDictOptions(full_state_dict=True)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 7), torch.nn.Linear(7, 2))
+    values = {name: torch.arange(float(p.numel())).view(p.shape) for name, p in model.state_dict().items()}
+    for layer in (*model, model):
+        fully_shard(layer, mesh=w.mesh())
+    optimizer = torch.optim.AdamW(model.parameters())
+    for from_rank_0 in (False, True):
+        given = dict(values) if w.rank == 0 or not from_rank_0 else {}
+        options = sd.StateDictOptions(full_state_dict=True, broadcast_from_rank0=from_rank_0)
+        sd.set_model_state_dict(model, given, options=options)
+        now = sd.get_model_state_dict(model, options=full)
+        assert set(now) == set(values)
+        for name, value in values.items():
+            w.same(now[name], value)
+        assert all(isinstance(value, DTensor) for value in sd.get_model_state_dict(model).values())
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        state = copy.deepcopy(sd.get_optimizer_state_dict(model, optimizer, options=full))
+        assert state["state"]["0.weight"]["exp_avg"].shape == (7, 3) and not isinstance(state["state"]["0.weight"]["exp_avg"], DTensor)
+        optimizer.step()
+        given = copy.deepcopy(state) if w.rank == 0 or not from_rank_0 else {}
+        sd.set_optimizer_state_dict(model, optimizer, given, options=options)
+        now = sd.get_optimizer_state_dict(model, optimizer, options=full)["state"]
+        for name, of_parameter in state["state"].items():
+            for part, value in of_parameter.items():
+                w.same(now[name][part], value)
+    on_rank_0 = sd.get_model_state_dict(model, options=sd.StateDictOptions(full_state_dict=True, cpu_offload=True))
+    assert set(on_rank_0) == (set(values) if w.rank == 0 else set())
+    theirs = distribute_module(torch.nn.Linear(3, 4), init_device_mesh("cpu", (4,)))
+    assert type(sd.get_model_state_dict(theirs, options=full)["weight"]) is torch.Tensor
+
+
+def test_whole_state_dicts_of_sharded_models_go_in_and_out(gloo_ranks):
+    gloo_ranks(whole_state_dicts)
+
+
+def test_without_a_world_of_torch_distributed_nothing_is_written():
+    def body(rank):
+        x = distribute_tensor(torch.arange(8.0), meshtorch.init_device_mesh("cpu", (2,)), [Shard(0)])
+        with pytest.raises(RuntimeError, match=r"torch.distributed has no world(.|\n)*do: call torch.distributed.init_process_group"):
+            x.__create_write_items__("x", x)
+        with pytest.raises(RuntimeError, match="torch.distributed has no world"):
+            x.__create_chunk_list__()
+
+    meshtorch.spawn(2, body)

@@ -1,5 +1,8 @@
 """Ranks that are threads behave like processes: generators of their own, and time-outs that are ones."""
 
+import signal
+import subprocess
+import sys
 import threading
 
 import meshtorch
@@ -88,3 +91,35 @@ def test_a_rank_that_leaves_autocast_changes_nothing_for_the_others():
 
     meshtorch.spawn(2, body, timeout=30)
     assert shared[0] == shared[1]
+
+
+INTERRUPTED = """
+import signal, time
+import meshtorch, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def body(rank):
+    mesh = meshtorch.init_device_mesh("cpu", (2,))
+    if rank == 0:
+        print("ready", flush=True)
+    while True:
+        if rank == 0 or {collects}:
+            meshtorch.functional_collectives.all_reduce(torch.ones(3), "sum", mesh).wait()
+        else:
+            time.sleep(0.01)
+try:
+    meshtorch.spawn(2, body)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("collects", [False, True])
+def test_ctrl_c_ends_ranks_that_compute_and_ranks_that_wait(collects):
+    command = [sys.executable, "-c", INTERRUPTED.format(collects=collects)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=60)[0] == "interrupted\n" and process.returncode == 0
+        finally:
+            process.kill()

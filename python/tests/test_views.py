@@ -174,5 +174,11 @@ def places(w):
         assert (take(x).stride(), take(x).storage_offset()) == (take(plain).stride(), take(plain).storage_offset())
 
 
+    images = torch.zeros(8, 4, 3, 3)
+    for dim in range(4):
+        moved = distribute_tensor(images, w.mesh(), [Shard(dim)]).to(memory_format=torch.channels_last)
+        assert moved.stride() == images.to(memory_format=torch.channels_last).stride()
+
+
 def test_views_lie_where_plain_ones_do(ranks):
     ranks(places)

@@ -58,6 +58,20 @@ void check_values(const std::vector<Json>& plans) {
   }
 }
 
+// Each rank names the directory by itself.
+void check_files(const std::vector<Json>& files, const std::string& directory) {
+  for (std::size_t rank = 0; rank < files.size(); ++rank) {
+    if (files[rank].is_null()) continue;
+    const DataFile file = data_file_from(files[rank]);
+    std::error_code missing;
+    const auto size = fs::file_size(fs::path(directory) / file.name, missing);
+    TORCH_CHECK_VALUE(!missing && size == file.bytes, "meshtorch: what rank ", rank,
+                      " has saved is not in the directory of rank 0\n  file: ", file.name,
+                      "\n  directory: ", directory,
+                      "\n  do: give one directory, that all ranks see, on every rank");
+  }
+}
+
 // What a directory holds beside its checkpoint: costs space and nothing else, so that a failure is none of
 // ours.
 void remove_stale_files(const std::string& directory, const Index& index) {
@@ -173,6 +187,10 @@ void Draft::write(const Gather& gather) {
     files = run_together(gather, [&]() -> Json {
       if (failure_) std::rethrow_exception(failure_);
       return mine_.empty() ? Json() : to_json(write_data());
+    });
+    run_together(gather, [&]() -> Json {
+      if (rank_ == 0) check_files(files, directory_);
+      return nullptr;
     });
   } catch (...) {  // no index names the file
     std::error_code ignored;

@@ -13,11 +13,10 @@ using namespace internal;
 void run(int world_size, const std::function<void(int rank)>& fn, const SpawnOptions& options) {
   TORCH_CHECK_VALUE(world_size >= 0, "meshtorch: run got ", world_size,
                     " ranks\n  do: give a number of 1 or more, or 0 for as many as there are");
-  const int launched = launched_world_size().value_or(1);
-  if (launched == 1) {
-    const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-    return spawn(world_size == 0 ? cores : world_size, fn, options);
-  }
+  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const std::optional<int> by_launcher = launched_world_size();
+  const int launched = by_launcher.value_or(1);
+  if (launched == 1) return spawn(world_size != 0 ? world_size : by_launcher.value_or(cores), fn, options);
   TORCH_CHECK_VALUE(world_size == 0 || world_size == launched, "meshtorch: run was asked for ", world_size,
                     " ranks, and the launcher started ", launched,
                     " processes\n  do: start as many, or pass 0 to take what the launcher gives");

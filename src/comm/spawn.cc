@@ -3,6 +3,8 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <chrono>
+#include <condition_variable>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -10,6 +12,7 @@
 #include "comm/error_text.h"
 #include "comm/rank_context.h"
 #include "comm/timeout.h"
+#include "comm/watched_spawn.h"
 #include "meshtorch/launch.h"
 
 namespace meshtorch {
@@ -21,6 +24,38 @@ int threads_for_each(int world_size) {
   return std::min(at::get_num_threads(), std::max(1, cores / world_size));
 }
 
+// How many threads of ranks have come to their end.
+class EndedRanks {
+ public:
+  // Says so at its own end.
+  class Note {
+   public:
+    explicit Note(EndedRanks& ended) : ended_(ended) {}
+    ~Note() {
+      const std::scoped_lock lock(ended_.mutex_);
+      ++ended_.count_;
+      ended_.changed_.notify_all();
+    }
+    Note(const Note&) = delete;
+    Note& operator=(const Note&) = delete;
+
+   private:
+    EndedRanks& ended_;
+  };
+
+  // Waits a little for it.
+  bool all_have(std::size_t count) {
+    constexpr std::chrono::milliseconds kPatience(100);
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kPatience, [&] { return count_ == count; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t count_ = 0;
+};
+
 }  // namespace
 
 RankError::RankError(int rank, const std::string& what, std::exception_ptr cause)
@@ -29,6 +64,11 @@ RankError::RankError(int rank, const std::string& what, std::exception_ptr cause
       cause_(std::move(cause)) {}
 
 void spawn(int world_size, const std::function<void(int rank)>& fn, const SpawnOptions& options) {
+  spawn_watched(world_size, fn, options, nullptr);
+}
+
+void internal::spawn_watched(int world_size, const std::function<void(int rank)>& fn,
+                             const SpawnOptions& options, const std::function<void()>& watch) {
   TORCH_CHECK_VALUE(world_size >= 1, "meshtorch: spawn needs at least 1 rank, not ", world_size,
                     "\n  in: spawn\n  do: give the number of ranks");
   check_timeout(options.timeout, "spawn");
@@ -39,7 +79,9 @@ void spawn(int world_size, const std::function<void(int rank)>& fn, const SpawnO
   const int intra_op = options.intra_op_threads > 0 ? options.intra_op_threads : threads_for_each(world_size);
 
   std::mutex set_up;
+  EndedRanks ended;
   const auto run = [&](int rank) {
+    const EndedRanks::Note at_end(ended);
     try {
       {
         // After a fork the first callers find LibTorch's pool of threads half made if they come together.
@@ -72,6 +114,9 @@ void spawn(int world_size, const std::function<void(int rank)>& fn, const SpawnO
       threads->fail(rank, std::make_exception_ptr(std::runtime_error(what)), what);
       break;
     }
+  }
+  if (watch) {
+    while (!ended.all_have(ranks.size())) watch();
   }
   for (std::jthread& rank : ranks) rank.join();
   if (const auto error = threads->failure())

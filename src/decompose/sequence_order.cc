@@ -13,7 +13,7 @@ std::vector<Range> SequenceOrder::positions(const std::vector<Range>& indices, s
                     "meshtorch: a sequence in balanced order must be a multiple of twice the ranks long\n  "
                     "length: ",
                     size, ", pieces: ", pieces,
-                    "\n  do: pad it, or open context_parallel with {.load_balance = false}");
+                    "\n  do: pad it, or open context_parallel with load_balance off");
   const std::int64_t each = size / pieces;
   std::vector<Range> found;
   for (const Range& run : indices) {

@@ -42,6 +42,9 @@ class Decider {
     if (std::ranges::any_of(info_.arguments, &ArgumentInfo::is_out)) return {};
     if (info_.op.hasTag(at::Tag::dynamic_output_shape)) return {};  // a kernel in Python may guess
     torch::jit::Stack stack(arguments_.begin(), arguments_.end());
+    for (c10::IValue& value : stack) {
+      if (value.isDevice()) value = c10::Device(at::kMeta);
+    }
     for (const Operand& operand : operands_) {
       if (operand.element >= 0) return {};
       const at::Tensor& whole = operand.tensor;

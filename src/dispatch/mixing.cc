@@ -49,8 +49,8 @@ void internal::check_mixing(const OperatorInfo& info, const Operand& operand) {
       false, "meshtorch: `", info.op.schema().name(),
       "` got a plain tensor beside distributed ones\n  argument ", info.arguments[operand.argument].name,
       ": a plain tensor of shape ", operand.tensor.sizes(),
-      "\n  do: make it distributed with distribute_tensor, or, if it is equal on all ranks, open a scope: "
-      "implicit_replication scope;");
+      "\n  do: make it distributed with distribute_tensor, or, if it is equal on all ranks, open a scope of "
+      "implicit_replication");
 }
 
 }  // namespace meshtorch

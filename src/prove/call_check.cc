@@ -1,6 +1,7 @@
 // A look at calls before they are decided.
 #include "prove/call_check.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -14,7 +15,7 @@ namespace {
 struct Current {
   std::mutex mutex;
   std::shared_ptr<const CallCheck> check = std::make_shared<const CallCheck>(initial_call_check());
-  std::atomic<bool> is_set = static_cast<bool>(*check);
+  std::atomic<bool> is_set = static_cast<bool>(check->check);
 };
 
 Current& current() {
@@ -27,7 +28,7 @@ Current& current() {
 void set_call_check(CallCheck check) {
   Current& now = current();
   const std::scoped_lock lock(now.mutex);
-  now.is_set = static_cast<bool>(check);
+  now.is_set = static_cast<bool>(check.check);
   now.check = std::make_shared<const CallCheck>(std::move(check));
 }
 
@@ -39,20 +40,20 @@ void check_call(const OperatorInfo& info, const Operands& operands, c10::ArrayRe
     const std::scoped_lock lock(now.mutex);
     check = now.check;
   }
+  const OperatorInfo& functional = info.functional ? operator_info(*info.functional) : info;
+  if (check->is_for && !check->is_for(functional)) return;
+  // A tensor without data has nothing to prove a rule with.
+  if (std::ranges::any_of(operands, [](const Operand& operand) { return operand.tensor.is_meta(); })) return;
   std::vector<at::Tensor> whole;
   for (const Operand& operand : operands)
     whole.push_back((operand.meta != nullptr ? whole_local(operand.tensor) : operand.tensor).detach());
   torch::jit::Stack plain(arguments.begin(), arguments.end());
   replace_operands(info, operands, whole, plain.data());
-  if (!info.functional) {
-    (*check)(info, plain);
-    return;
-  }
   torch::jit::Stack inputs;
   for (std::size_t i = 0; i < plain.size(); ++i) {
-    if (!info.arguments[i].is_out) inputs.push_back(plain[i]);
+    if (!info.functional || !info.arguments[i].is_out) inputs.push_back(plain[i]);
   }
-  (*check)(operator_info(*info.functional), inputs);
+  check->check(functional, inputs);
 }
 
 }  // namespace meshtorch::internal

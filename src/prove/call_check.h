@@ -9,9 +9,13 @@
 
 namespace meshtorch::internal {
 
-// Gets the operator whose rule applies (the functional one for in-place and out= variants) and its arguments,
-// with whole plain tensors. What it throws, the call throws.
-using CallCheck = std::function<void(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments)>;
+struct CallCheck {
+  // Gets the operator whose rule applies (the functional one for in-place and out= variants) and its
+  // arguments, with whole plain tensors. What it throws, the call throws.
+  std::function<void(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments)> check;
+  // Nothing is gathered for calls of other operators. Empty: of all.
+  std::function<bool(const OperatorInfo& info)> is_for;
+};
 
 // From here on, the check is called for each call by rule that looks like no earlier one, on every rank. An
 // empty check ends that. Tensors are gathered for it, so that all ranks must set it.

@@ -31,8 +31,11 @@ std::atomic<RuleChecks>& setting() {
   return checks;
 }
 
+bool is_checked(const OperatorInfo& info) {
+  return rule_checks() != RuleChecks::own || own_rule(info.name) != nullptr;
+}
+
 void prove_call(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
-  if (rule_checks() == RuleChecks::own && own_rule(info.name) == nullptr) return;
   const Proof proof = prove(info, *info.rule, arguments, {.with_smaller_calls = false});
   TORCH_CHECK_VALUE(proof.mistakes.empty(), proof.mistakes.front());
 }
@@ -48,7 +51,7 @@ void set_rule_checks(RuleChecks checks) {
 
 CallCheck internal::initial_call_check() {
   if (rule_checks() == RuleChecks::none) return {};
-  return prove_call;
+  return {.check = prove_call, .is_for = is_checked};
 }
 
 }  // namespace meshtorch

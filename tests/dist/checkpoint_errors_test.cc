@@ -222,6 +222,21 @@ TEST(CheckpointErrors, StatesThatDoNotFitAreRefusedBeforeAnythingChanges) {
   });
 }
 
+TEST(CheckpointErrors, RanksThatNameDifferentDirectoriesAreToldAndNothingIsLeft) {
+  on_ranks(2, [](int rank) {
+    const ScratchDirectory directory("directories");
+    const std::string mine = directory.path() + "/" + std::to_string(rank);
+    fs::create_directories(mine);
+    const torch::Tensor x = mt::distribute_tensor(torch::arange(4.), line(2), {mt::Shard(0)});
+    const std::string error = error_of([&] { cp::save(mine, cp::State().add("x", x)); });
+    EXPECT_NE(error.find("what rank 1 has saved is not in the directory of rank 0"), std::string::npos)
+        << error;
+    EXPECT_NE(error.find("do: give one directory, that all ranks see, on every rank"), std::string::npos)
+        << error;
+    EXPECT_TRUE(fs::is_empty(mine));
+  });
+}
+
 TEST(CheckpointErrors, RanksThatDisagreeAreTold) {
   on_ranks(2, [](int rank) {
     const ScratchDirectory directory("disagree");

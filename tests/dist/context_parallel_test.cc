@@ -347,7 +347,7 @@ TEST(ContextParallel, AScopeRefusesWhatItCannotSplit) {
     const mt::DeviceMesh mesh = line(2);
     EXPECT_EQ(error_of([&] { mt::context_parallel(mesh, {torch::ones({6})}, {0}); }),
               "meshtorch: a sequence in balanced order must be a multiple of twice the ranks long\n"
-              "  length: 6, pieces: 4\n  do: pad it, or open context_parallel with {.load_balance = false}");
+              "  length: 6, pieces: 4\n  do: pad it, or open context_parallel with load_balance off");
     EXPECT_EQ(error_of([&] { mt::context_parallel(mesh, {torch::ones({4})}, {}); }),
               "meshtorch: context_parallel got 1 buffers and 0 sequence dims\n"
               "  do: give one dim for each buffer");

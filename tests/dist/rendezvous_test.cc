@@ -72,6 +72,19 @@ std::string join(const mt::InitOptions& options) {
   return who;
 }
 
+TEST(Run, TakesTheNumberOfALauncherAlsoIfThatIsOne) {
+  if (ranks_are_processes()) GTEST_SKIP() << "starts ranks of its own";
+  const Environment one_process(
+      {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}});
+  std::atomic<int> ranks = 0;
+  mt::run(0, [&](int) {
+    ++ranks;
+    EXPECT_EQ(mt::get_world_size(), 1);
+  });
+  EXPECT_EQ(ranks, 1);
+  mt::run(3, [](int) { EXPECT_EQ(mt::get_world_size(), 3); });
+}
+
 constexpr const char* kHow =
     "\n  do: start the program with `meshtorch-run -n 4 ./program` or torchrun, or give rank and world_size";
 

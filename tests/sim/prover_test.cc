@@ -34,8 +34,9 @@ class Prover {
     prove_call(operator_info(call.op), call.stack(call.tensors()));
     const std::optional<Run> expected = plain_run(call);
     if (!expected) return;
-    set_call_check(
-        [&](const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) { prove_call(info, arguments); });
+    set_call_check({.check = [&](const OperatorInfo& info,
+                                 c10::ArrayRef<c10::IValue> arguments) { prove_call(info, arguments); },
+                    .is_for = {}});
     const std::vector<mt::Placements> whole(call.tensors().size(), {mt::Replicate()});
     try {
       run_on_rank({call, {1}, whole}, line(1), *expected);

@@ -130,6 +130,24 @@ TEST(RegisterRule, NothingIsProvedUnlessAsked) {
   mt::register_rule("rule_test::row_softmax", "a.. s! b.. -> a.. s! b..", {.at = {{"s", "dim"}}});
 }
 
+TEST(RegisterRule, OtherOperatorsPayNothingForTheProofOfOnesOwn) {
+  const Checks checks(RuleChecks::own);
+  on_ranks(2, [](int) {
+    const Tensor split = mt::distribute_tensor(numbers({4, 7}), line(2), {mt::Shard(0)});
+    const mt::CommDebugMode comm;
+    torch::relu(split).mul_(2);
+    EXPECT_EQ(comm.get_total_counts(), 0);
+  });
+}
+
+TEST(RegisterRule, TensorsWithoutDataAreProvedNothing) {
+  const Checks checks(RuleChecks::all);
+  on_ranks(2, [](int) {
+    const Tensor empty = mt::empty({4, 6}, line(2), {mt::Shard(0)}, torch::kMeta);
+    EXPECT_EQ((empty + 1).sizes(), empty.sizes());
+  });
+}
+
 TEST(RegisterRule, AllRulesCanBeProvedOnTheCallsOfAProgram) {
   const Checks checks(RuleChecks::all);
   on_ranks(2, [](int) {
