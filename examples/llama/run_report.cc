@@ -79,13 +79,7 @@ namespace mt = meshtorch;
 
 RunReport::RunReport(const TrainOptions& options, const mt::DeviceMesh& mesh)
     : options_(options), mesh_(mesh) {
-  if (!is_wanted()) return;
-  // Hours later would be too late to learn of it.
-  const std::filesystem::path folder = std::filesystem::absolute(options_.report).parent_path();
-  TORCH_CHECK_VALUE(std::filesystem::is_directory(folder), "meshtorch-llama: cannot write the report ",
-                    options_.report, ": there is no folder ", folder.string(),
-                    "\n  option --report\n  do: name a file in a folder that exists");
-  peak_.emplace();
+  if (is_wanted()) peak_.emplace();
 }
 
 void RunReport::begin_step(std::int64_t index, std::int64_t steps) {

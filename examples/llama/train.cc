@@ -7,6 +7,7 @@
 #include <fstream>
 #include <ostream>
 
+#include "outputs.h"
 #include "parallelize.h"
 #include "records.h"
 #include "run_report.h"
@@ -126,6 +127,7 @@ Config small_config() {
 }
 
 Training train(const TrainOptions& options, const mt::DeviceMesh& mesh, std::ostream& out) {
+  if (mt::get_rank() == 0) check_outputs(options);
   const TokenWindows data(read_tokens(options.data), options.sequence_length, options.seed);
   mt::manual_seed(options.seed);
   RunReport page(options, mesh);
