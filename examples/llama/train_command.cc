@@ -124,7 +124,8 @@ void add_output_options(CLI::App& command, TrainOptions& options, std::string& r
   command.add_option("--log", options.log, "write each step's numbers here, one JSON object a line");
   command.add_option("--svg", options.svg, "draw the loss curve here");
   command.add_option("--trace", options.trace,
-                     "write a trace of two steps on all ranks here, for ui.perfetto.dev or chrome://tracing");
+                     "write a trace of two steps on all ranks here, or of one if there are no more, for "
+                     "ui.perfetto.dev or chrome://tracing");
   command.add_option(
       "--report", options.report,
       "write a page for a browser here: mesh, modules, communication, time, loss, memory; also when "
