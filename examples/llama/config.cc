@@ -175,19 +175,13 @@ Config Config::from_json(const std::string& text, const std::string& source) {
   const Fields fields(object, source);
   check_architecture(fields, source);
   Config c;
-  // Far above any model that was built, and low enough that no count of elements overflows.
-  constexpr std::int64_t kMaxWidth = 1 << 22;
-  constexpr std::int64_t kMaxVocabulary = 1 << 26;
-  constexpr std::int64_t kMaxLayers = 1024;
-  constexpr std::int64_t kMaxPositions = std::int64_t{1} << 32;
   c.vocab_size = fields.positive("vocab_size", 0, kMaxVocabulary);
   c.hidden_size = fields.positive("hidden_size", 0, kMaxWidth);
   c.intermediate_size = fields.positive("intermediate_size", 0, kMaxWidth);
   c.num_layers = fields.positive("num_hidden_layers", 0, kMaxLayers);
   c.num_heads = fields.positive("num_attention_heads", 0, kMaxWidth);
   c.num_kv_heads = fields.positive("num_key_value_heads", c.num_heads, kMaxWidth);
-  c.head_dim = fields.positive("head_dim", std::max<std::int64_t>(c.hidden_size / c.num_heads, 1),
-                               std::max<std::int64_t>(kMaxWidth / c.num_heads, 1));
+  c.head_dim = fields.has("head_dim") ? fields.positive("head_dim", 0, kMaxWidth / c.num_heads) : 0;
   c.max_positions = fields.positive("max_position_embeddings", 2048, kMaxPositions);
   c.rms_norm_eps = fields.get<double>("rms_norm_eps", 1e-6);
   c.attention_bias = fields.get<bool>("attention_bias", false);
@@ -197,13 +191,23 @@ Config Config::from_json(const std::string& text, const std::string& source) {
   c.initializer_range = fields.get<double>("initializer_range", 0.02);
   c.dtype = fields.get<std::string>("dtype", fields.get<std::string>("torch_dtype", "float32"));
   c.eos_token_ids = read_eos(fields, source);
-  TORCH_CHECK_VALUE(c.num_heads % c.num_kv_heads == 0, "meshtorch-llama: ", c.num_heads,
-                    " attention heads cannot share ", c.num_kv_heads,
-                    " heads of keys and values\n  in: ", source,
-                    "\n  do: num_attention_heads has to be a multiple of num_key_value_heads");
-  TORCH_CHECK_VALUE(c.head_dim % 2 == 0, "meshtorch-llama: a head of odd size ", c.head_dim,
-                    " cannot be rotated\n  in: ", source, "\n  do: give an even head_dim");
+  c.settle_heads({.source = source});
   return c;
+}
+
+void Config::settle_heads(const HeadErrors& errors) {
+  TORCH_CHECK_VALUE(num_heads % num_kv_heads == 0, "meshtorch-llama: ", num_heads,
+                    " attention heads cannot share ", num_kv_heads,
+                    " heads of keys and values\n  in: ", errors.source,
+                    "\n  do: ", errors.multiple_of_kv_heads);
+  if (head_dim == 0) {
+    TORCH_CHECK_VALUE(hidden_size % num_heads == 0, "meshtorch-llama: a width of ", hidden_size,
+                      " cannot be cut into ", num_heads, " heads\n  in: ", errors.source,
+                      "\n  do: ", errors.multiple_of_heads);
+    head_dim = hidden_size / num_heads;
+  }
+  TORCH_CHECK_VALUE(head_dim % 2 == 0, "meshtorch-llama: a head of odd size ", head_dim,
+                    " cannot be rotated\n  in: ", errors.source, "\n  do: ", errors.even_heads);
 }
 
 Config Config::from_path(const std::filesystem::path& path) {

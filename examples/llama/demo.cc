@@ -12,6 +12,7 @@
 
 #include "commands.h"
 #include "generate.h"
+#include "number_options.h"
 #include "parallelize.h"
 #include "train.h"
 
@@ -140,7 +141,9 @@ void run(const DemoOptions& demo) {
 int main(int argc, char** argv) {
   DemoOptions demo;
   CLI::App app("Trains a small Llama on 4 ranks and shows it.", "demo");
-  app.add_option("--steps", demo.steps, "training steps")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--steps", demo.steps, "training steps")
+      ->capture_default_str()
+      ->check(llama::number_from<std::int64_t>(1));
   app.add_option("--compared-steps", demo.compared_steps, "steps to repeat on one device")
       ->capture_default_str();
   app.add_option("--letters", demo.letters, "letters to write at the end")->capture_default_str();

@@ -14,6 +14,7 @@
 
 #include "commands.h"
 #include "generate.h"
+#include "number_options.h"
 #include "parallelize.h"
 
 namespace llama {
@@ -137,7 +138,7 @@ void add_generate(CLI::App& app) {
       ->allow_extra_args(false);
   command->add_option("--max-new-tokens", options->generate.max_new_tokens, "tokens to make for each prompt")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_from<std::int64_t>(0));
   SamplingOptions& sampling = options->generate.sampling;
   command->add_flag("--greedy", sampling.greedy, "take the most probable token");
   command

@@ -19,6 +19,7 @@
 #include <regex>
 
 #include "commands.h"
+#include "number_options.h"
 #include "parallelize.h"
 
 namespace llama {
@@ -274,25 +275,25 @@ void add_inspect(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 20));
   command->add_option("--tp", options->tp, "ranks that share each layer; the rest is data parallel")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(number_from<std::int64_t>(1));
   command->add_option("--cp", options->cp, "ranks that share each sequence, inside attention too")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(number_from<std::int64_t>(1));
   command
       ->add_option(
           "--dp-shard", options->dp_shard,
           "data-parallel ranks over which parameters are split, gathered layer by layer (default: none)")
-      ->check(CLI::PositiveNumber);
+      ->check(number_from<std::int64_t>(1));
   command->add_option("--rank", options->rank, "whose shards and bytes to print")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_from<std::int64_t>(0));
   command->add_option("--batch", options->batch, "sequences of a step for each row of tp ranks")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(number_from<std::int64_t>(1));
   command
       ->add_option("--sequence", options->sequence,
                    "tokens of a sequence (default: the model's length, at most 4096)")
-      ->check(CLI::PositiveNumber);
+      ->check(number_from<std::int64_t>(1));
   command->add_option("--dtype", options->dtype, "type of the weights (default: that of config.json)");
   command->add_flag("--no-sequence-parallel", options->no_sequence_parallel,
                     "keep activations whole between layers");

@@ -22,8 +22,10 @@ Exit codes: 0 done, 1 failed (the reason is on standard error), 2 wrong options.
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Runs Llama models on a mesh of ranks: tensor parallel (tp) and data parallel (dp).",
-               "meshtorch-llama");
+  CLI::App app(
+      "Runs Llama models on a mesh of ranks: tensor parallel (tp), data parallel (dp) and context parallel "
+      "(cp).",
+      "meshtorch-llama");
   app.footer(kFooter);
   app.set_version_flag("--version", "meshtorch-llama " MESHTORCH_VERSION);
   app.require_subcommand(1);

@@ -4,6 +4,7 @@
 #include <meshtorch/process_group.h>
 #include <meshtorch/report.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -13,13 +14,16 @@
 
 namespace llama {
 
-StepMeter::StepMeter(std::string trace_file, std::int64_t tokens_of_step)
-    : trace_file_(std::move(trace_file)), tokens_of_step_(tokens_of_step) {}
+StepMeter::StepMeter(std::string trace_file, std::int64_t tokens_of_step, std::int64_t steps)
+    : trace_file_(std::move(trace_file)),
+      tokens_of_step_(tokens_of_step),
+      first_traced_(std::clamp<std::int64_t>(steps - kTracedSteps, 0, kFirstTraced)),
+      end_of_traced_(std::min(first_traced_ + kTracedSteps, steps)) {}
 
 void StepMeter::begin(std::int64_t index) {
   index_ = index;
   if (index % kStepsBetweenCounts == 0) comm_.emplace();
-  if (index == kFirstTraced && !trace_file_.empty()) trace_.emplace();
+  if (index == first_traced_ && !trace_file_.empty()) trace_.emplace();
   begin_ = std::chrono::steady_clock::now();
 }
 
@@ -35,12 +39,10 @@ void StepMeter::end(StepRecord& record) {
     comm_.reset();
   }
   record.communication_share = communication_share_;
-  if (index_ + 1 == kFirstTraced + kTracedSteps) finish();
-}
-
-void StepMeter::finish() {
-  if (trace_) trace_->save(trace_file_);
-  trace_.reset();
+  if (trace_ && index_ + 1 == end_of_traced_) {
+    trace_->save(trace_file_);
+    trace_.reset();
+  }
 }
 
 namespace {
@@ -79,13 +81,7 @@ namespace mt = meshtorch;
 
 RunReport::RunReport(const TrainOptions& options, const mt::DeviceMesh& mesh)
     : options_(options), mesh_(mesh) {
-  if (!is_wanted()) return;
-  // Hours later would be too late to learn of it.
-  const std::filesystem::path folder = std::filesystem::absolute(options_.report).parent_path();
-  TORCH_CHECK_VALUE(std::filesystem::is_directory(folder), "meshtorch-llama: cannot write the report ",
-                    options_.report, ": there is no folder ", folder.string(),
-                    "\n  option --report\n  do: name a file in a folder that exists");
-  peak_.emplace();
+  if (is_wanted()) peak_.emplace();
 }
 
 void RunReport::begin_step(std::int64_t index, std::int64_t steps) {

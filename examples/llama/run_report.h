@@ -20,26 +20,25 @@ namespace llama {
 // Measures training steps: time, share of communication, the table of collectives, the trace.
 class StepMeter {
  public:
-  // Steps are counted from 0 in this run. Without a file nothing is traced.
-  StepMeter(std::string trace_file, std::int64_t tokens_of_step);
+  // Steps are counted from 0 in this run, which has `steps` of them. Without a file nothing is traced.
+  StepMeter(std::string trace_file, std::int64_t tokens_of_step, std::int64_t steps);
 
   void begin(std::int64_t index);
   // Fills the times of the record.
   void end(StepRecord& record);
-  // Writes the trace if it was not yet. All ranks call it.
-  void finish();
-
   // What one step communicated on this rank: all together, then by module. Empty before the first step.
   const std::string& comm_table() const { return comm_table_; }
 
  private:
   // Counting costs some percent, so that it is done now and then.
   static constexpr std::int64_t kStepsBetweenCounts = 10;
-  // The first steps fill caches; a trace of the two after them shows what the others are like.
+  // The first steps fill caches; a trace of the two after them shows what the others are like. A run that is
+  // shorter is traced at its end.
   static constexpr std::int64_t kFirstTraced = 2, kTracedSteps = 2;
 
   std::string trace_file_;
   std::int64_t tokens_of_step_;
+  std::int64_t first_traced_, end_of_traced_;
   std::int64_t index_ = 0;
   std::chrono::steady_clock::time_point begin_;
   std::optional<meshtorch::CommDebugMode> comm_;

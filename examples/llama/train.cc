@@ -7,6 +7,7 @@
 #include <fstream>
 #include <ostream>
 
+#include "outputs.h"
 #include "parallelize.h"
 #include "records.h"
 #include "run_report.h"
@@ -65,6 +66,9 @@ class Report {
     progress_.finish();
     if (options_.comm_table) out_ << "\nWhat rank 0 communicates in one step\n" << comm_table << std::endl;
     if (!options_.svg.empty()) write_curve();
+    const bool no_step_ran = comm_table.empty();
+    if (no_step_ran && !options_.trace.empty())
+      out_ << "No step was left to do: no trace is written to " << options_.trace << std::endl;
   }
   const std::vector<StepRecord>& records() const { return log_.records(); }
 
@@ -126,6 +130,7 @@ Config small_config() {
 }
 
 Training train(const TrainOptions& options, const mt::DeviceMesh& mesh, std::ostream& out) {
+  if (mt::get_rank() == 0) check_outputs(options);
   const TokenWindows data(read_tokens(options.data), options.sequence_length, options.seed);
   mt::manual_seed(options.seed);
   RunReport page(options, mesh);
@@ -140,7 +145,7 @@ Training train(const TrainOptions& options, const mt::DeviceMesh& mesh, std::ost
 
   Report report(options, done, out);
   report.start(model, mesh, done);
-  StepMeter meter(options.trace, options.trainer.batch_size * options.sequence_length);
+  StepMeter meter(options.trace, options.trainer.batch_size * options.sequence_length, end - done);
   const Interruption interruption(!options.report.empty() && mt::get_rank() == 0);
   try {
     for (std::int64_t step = done; step < end; ++step) {
@@ -170,7 +175,6 @@ Training train(const TrainOptions& options, const mt::DeviceMesh& mesh, std::ost
     throw;
   }
   if (!options.checkpoint.empty()) state.save(options.checkpoint, end);
-  meter.finish();
   report.finish(meter.comm_table());
   page.write(model, report.records());
   if (!options.export_to.empty()) export_model(model, options.export_to);

@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "commands.h"
+#include "number_options.h"
 #include "train.h"
 
 namespace llama {
@@ -25,7 +26,10 @@ void run_train(TrainCommandOptions options) {
   TrainOptions& train_options = options.train;
   if (!options.config.empty()) train_options.new_model = Config::from_path(options.config);
   Config& config = train_options.new_model;
-  if (config.head_dim == 0) config.head_dim = config.hidden_size / config.num_heads;
+  config.settle_heads({.source = "options --hidden-size, --heads and --kv-heads",
+                       .multiple_of_heads = "make --hidden-size a multiple of --heads",
+                       .multiple_of_kv_heads = "make --heads a multiple of --kv-heads",
+                       .even_heads = "make --hidden-size an even multiple of --heads"});
   config.max_positions = std::max(config.max_positions, train_options.sequence_length);
   TrainerOptions& trainer = train_options.trainer;
   trainer.bfloat16 = train_options.dtype == "bfloat16";
@@ -44,20 +48,20 @@ void add_model_options(CLI::App& command, TrainCommandOptions& options) {
                    .add_option("--config", options.config,
                                "config.json of a new model with random weights, the same on any mesh")
                    ->excludes(model);
-  const auto size = [&](const char* name, std::int64_t& value, const char* what) {
+  const auto size = [&](const char* name, std::int64_t& value, std::int64_t most, const char* what) {
     command.add_option(name, value, what)
         ->capture_default_str()
-        ->check(CLI::PositiveNumber)
+        ->check(number_from<std::int64_t>(1, most))
         ->excludes(model)
         ->excludes(file)
         ->group("Size of a new model");
   };
-  size("--vocab-size", config.vocab_size, "tokens; 256 are bytes");
-  size("--hidden-size", config.hidden_size, "width");
-  size("--intermediate-size", config.intermediate_size, "width inside the MLP");
-  size("--layers", config.num_layers, "number of layers");
-  size("--heads", config.num_heads, "heads of queries");
-  size("--kv-heads", config.num_kv_heads, "heads of keys and values");
+  size("--vocab-size", config.vocab_size, kMaxVocabulary, "tokens; 256 are bytes");
+  size("--hidden-size", config.hidden_size, kMaxWidth, "width");
+  size("--intermediate-size", config.intermediate_size, kMaxWidth, "width inside the MLP");
+  size("--layers", config.num_layers, kMaxLayers, "number of layers");
+  size("--heads", config.num_heads, kMaxWidth, "heads of queries");
+  size("--kv-heads", config.num_kv_heads, kMaxWidth, "heads of keys and values");
   command.add_flag("--tied", config.tie_word_embeddings, "the embedding is the output layer too")
       ->excludes(model)
       ->excludes(file)
@@ -67,34 +71,41 @@ void add_model_options(CLI::App& command, TrainCommandOptions& options) {
 void add_step_options(CLI::App& command, TrainCommandOptions& options) {
   TrainOptions& train_options = options.train;
   TrainerOptions& trainer = train_options.trainer;
-  const auto number = [&](const char* name, auto& value, const char* what) {
-    return command.add_option(name, value, what)->capture_default_str()->check(CLI::NonNegativeNumber);
+  const auto option = [&](const char* name, auto& value, const char* what) {
+    return command.add_option(name, value, what)->capture_default_str();
   };
-  number("--steps", train_options.steps, "steps of the whole training");
-  number("--batch-size", trainer.batch_size, "rows of a step, over all ranks")->check(CLI::PositiveNumber);
-  number("--sequence-length", train_options.sequence_length, "tokens of a row")->check(CLI::PositiveNumber);
-  number("--accumulate", trainer.accumulate, "cut the rows of a step into parts, one after the other")
-      ->check(CLI::PositiveNumber);
-  number("--learning-rate", trainer.learning_rate.peak, "at the peak");
-  number("--final-learning-rate", trainer.learning_rate.final_fraction, "at the end, as a part of the peak");
-  command.add_option("--warmup", options.warmup, "steps of linear warm-up; default: a twentieth of all");
-  number("--weight-decay", trainer.weight_decay, "of matrices");
-  number("--beta1", trainer.beta1, "of AdamW");
-  number("--beta2", trainer.beta2, "of AdamW");
-  number("--clip", trainer.max_gradient_norm, "largest norm of all gradients together; 0: no limit");
+  const auto at_least_one = number_from<std::int64_t>(1), at_least_zero = number_from<std::int64_t>(0);
+  const auto rate = number_from<double>(0);
+  option("--steps", train_options.steps, "steps of the whole training")->check(at_least_zero);
+  option("--batch-size", trainer.batch_size, "rows of a step, over all ranks")->check(at_least_one);
+  option("--sequence-length", train_options.sequence_length, "tokens of a row")
+      ->check(number_from<std::int64_t>(1, kMaxPositions));
+  option("--accumulate", trainer.accumulate, "cut the rows of a step into parts, one after the other")
+      ->check(at_least_one);
+  option("--learning-rate", trainer.learning_rate.peak, "at the peak")->check(rate);
+  option("--final-learning-rate", trainer.learning_rate.final_fraction, "at the end, as a part of the peak")
+      ->check(rate);
+  command.add_option("--warmup", options.warmup, "steps of linear warm-up; default: a twentieth of all")
+      ->check(at_least_zero);
+  option("--weight-decay", trainer.weight_decay, "of matrices")->check(rate);
+  option("--beta1", trainer.beta1, "of AdamW")->check(number_below_one());
+  option("--beta2", trainer.beta2, "of AdamW")->check(number_below_one());
+  option("--clip", trainer.max_gradient_norm, "largest norm of all gradients together; 0: no limit")
+      ->check(rate);
   command
       .add_option("--dtype", train_options.dtype,
                   "float32, float64, or bfloat16: activations in bfloat16, parameters in float32")
       ->capture_default_str()
       ->check(CLI::IsMember({"float32", "float64", "bfloat16"}));
-  number("--seed", train_options.seed, "of the weights and of the order of the data");
+  option("--seed", train_options.seed, "of the weights and of the order of the data")
+      ->check(number_from<std::uint64_t>(0));
 }
 
 void add_output_options(CLI::App& command, TrainOptions& options, std::string& resume) {
   auto* checkpoint =
       command.add_option("--checkpoint", options.checkpoint, "directory for the state of the training");
   command.add_option("--checkpoint-every", options.checkpoint_every, "steps; default: at the end only")
-      ->check(CLI::PositiveNumber)
+      ->check(number_from<std::int64_t>(1))
       ->needs(checkpoint);
   command
       .add_option(
@@ -107,20 +118,23 @@ void add_output_options(CLI::App& command, TrainOptions& options, std::string& r
   command
       .add_option("--stop-after", options.stop_after,
                   "end this run after that step, with a checkpoint, as if interrupted")
-      ->check(CLI::PositiveNumber);
+      ->check(number_from<std::int64_t>(1));
   command.add_option("--export", options.export_to,
                      "write the trained model here, in Hugging Face's format, for `generate`");
   command.add_option("--log", options.log, "write each step's numbers here, one JSON object a line");
   command.add_option("--svg", options.svg, "draw the loss curve here");
   command.add_option("--trace", options.trace,
-                     "write a trace of two steps on all ranks here, for ui.perfetto.dev or chrome://tracing");
+                     "write a trace of two steps on all ranks here, or of one if there are no more, for "
+                     "ui.perfetto.dev or chrome://tracing");
   command.add_option(
       "--report", options.report,
       "write a page for a browser here: mesh, modules, communication, time, loss, memory; also when "
       "interrupted");
   command.add_flag("--comm-table", options.comm_table, "show what one step communicates, by module");
-  command.add_option("--print-every", options.print_every,
-                     "steps between lines where there is no terminal; default: about 20 lines in all");
+  command
+      .add_option("--print-every", options.print_every,
+                  "steps between lines where there is no terminal; default: about 20 lines in all")
+      ->check(number_from<std::int64_t>(0));
 }
 
 }  // namespace
@@ -138,8 +152,8 @@ void add_train(CLI::App& app) {
   add_rank_options(*command, options->ranks);
   add_sharding_options(*command, options->ranks);
   command->footer(
-      "Losses do not depend on the mesh: the same seed gives the same weights and batches on any dp x tp, "
-      "sharded or not.");
+      "Losses do not depend on the mesh: the same seed gives the same weights and batches on any dp x cp x "
+      "tp, sharded or not.");
   command->callback([options, command] {
     TrainOptions& train = options->train;
     train.resume = command->count("--resume") > 0 &&

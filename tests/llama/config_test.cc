@@ -139,6 +139,11 @@ TEST(LlamaConfig, WrongFieldsAreNamed) {
   EXPECT_EQ(error_in(with(R"("head_dim": 3)")),
             "meshtorch-llama: a head of odd size 3 cannot be rotated\n  in: config.json\n  do: give an even "
             "head_dim");
+  EXPECT_EQ(
+      error_in(with(R"("hidden_size": 9)")),
+      "meshtorch-llama: a width of 9 cannot be cut into 2 heads\n  in: config.json\n  do: hidden_size has "
+      "to be a multiple of num_attention_heads, or give head_dim");
+  EXPECT_EQ(read(R"("hidden_size": 9, "head_dim": 4)").head_dim, 4);
   EXPECT_EQ(error_in(with(R"("eos_token_id": "</s>")")),
             "meshtorch-llama: \"eos_token_id\" cannot be \"</s>\"\n  in: config.json\n"
             "  do: give an integer or a list of them");
