@@ -224,3 +224,9 @@ def set_and_measure_costs(w):
 
 def test_the_costs_of_axes_are_set_and_measured(ranks):
     ranks(set_and_measure_costs)
+
+
+def test_axes_without_ranks_are_refused(fake_world):
+    for shape in ((-1, 2), (0,)):
+        with pytest.raises(ValueError, match="an axis of a mesh has at least 1 rank"):
+            meshtorch.init_device_mesh("cpu", shape)

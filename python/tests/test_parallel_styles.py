@@ -291,3 +291,8 @@ class Doubled(ParallelStyle):
 def test_a_user_derives_a_style(fake_world):
     model = parallelize_module(nn.Identity(), fake_world.mesh(), Doubled())
     assert model(torch.ones(1)).item() == 2
+
+
+def test_a_style_that_is_none_is_named(fake_world):
+    with pytest.raises(TypeError, match="the style of '0' is 'colwise', of type str"):
+        parallelize_module(nn.Sequential(nn.Linear(4, 4)), fake_world.mesh(), {"0": "colwise"})

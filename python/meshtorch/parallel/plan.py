@@ -34,6 +34,12 @@ def parallelize_module(module, device_mesh=None, parallelize_plan=None, *, src_d
             f"meshtorch: parallelize_plan is {type(parallelize_plan).__name__}\n"
             "  do: give a ParallelStyle, or a dict of module names and styles"
         )
+    for pattern, style in parallelize_plan.items():
+        if not isinstance(style, styles.ParallelStyle):
+            raise TypeError(
+                f"meshtorch: the style of '{pattern}' is {style!r}, of type {type(style).__name__}\n"
+                "  in: parallelize_module\n  do: give a ParallelStyle, as ColwiseParallel()"
+            )
     mesh = _C.one_axis_of(_C.mesh_or_current(device_mesh))
     for pattern, style in parallelize_plan.items():
         found = _matches(module, pattern.split(".") if pattern else [])
