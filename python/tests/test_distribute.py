@@ -323,3 +323,26 @@ def pass_a_plain_gradient(w):
 
 def test_a_plain_gradient_of_redistribute_is_an_error(ranks):
     ranks(pass_a_plain_gradient)
+
+
+def plain_gradients(w):
+    p = distribute_tensor(torch.ones(4, 4), w.mesh(), [Shard(0)]).requires_grad_()
+    for loss in (lambda: p.sum(), lambda: (p * 2).sum(), lambda: p.mean()):
+        p.grad = None
+        loss().backward(torch.tensor(3.0))
+        assert isinstance(p.grad, DTensor)
+    (gradient,) = torch.autograd.grad(p.sum(), p, torch.tensor(2.0))
+    w.same(gradient.full_tensor(), torch.full((4, 4), 2.0))
+    for give in ((p @ p).backward, (p * 2).backward, lambda g: torch.autograd.grad(p * 2, p, g)):
+        with pytest.raises(ValueError, match="a plain tensor was taken for a distributed one"):
+            give(torch.ones(4, 4))
+    with meshtorch.implicit_replication():
+        (gradient,) = torch.autograd.grad(p * 2, p, torch.ones(4, 4))
+    w.same(gradient.full_tensor(), torch.full((4, 4), 2.0))
+    plain = torch.ones(3, requires_grad=True)
+    (plain * 2).backward(torch.ones(3))
+    w.same(plain.grad, torch.full((3,), 2.0))
+
+
+def test_gradients_that_are_given_to_backward_are_distributed_or_one_number(ranks):
+    ranks(plain_gradients)
