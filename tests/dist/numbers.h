@@ -16,4 +16,9 @@ inline torch::Tensor numbers(at::IntArrayRef sizes, torch::ScalarType type = tor
 
 inline mt::DeviceMesh line(int n) { return mt::init_device_mesh(torch::kCPU, {n}, {"tp"}); }
 
+// A tensor on a line of two ranks.
+inline torch::Tensor split_in_two(const torch::Tensor& whole, const mt::Placement& placement) {
+  return mt::distribute_tensor(whole, line(2), {placement});
+}
+
 }  // namespace meshtorch::testing

@@ -7,10 +7,6 @@ namespace {
 using mt::Replicate;
 using mt::Shard;
 
-torch::Tensor on_two_ranks(const torch::Tensor& whole, const mt::Placement& p) {
-  return mt::distribute_tensor(whole, line(2), {p});
-}
-
 void expect_refusal(const std::string& words, const std::function<void()>& call) {
   const std::string error = error_of(call);
   EXPECT_NE(error.find(words), std::string::npos) << error;
@@ -19,12 +15,12 @@ void expect_refusal(const std::string& words, const std::function<void()>& call)
 
 TEST(RefusedValues, IdsThatAreNotInATableSplitByRows) {
   on_ranks(2, [](int) {
-    const torch::Tensor table = on_two_ranks(numbers({5, 3}), Shard(0));
-    const torch::Tensor good = on_two_ranks(torch::tensor({0, 4}), Replicate());
+    const torch::Tensor table = split_in_two(numbers({5, 3}), Shard(0));
+    const torch::Tensor good = split_in_two(torch::tensor({0, 4}), Replicate());
     for (int repeat = 0; repeat < 2; ++repeat) {
       EXPECT_EQ(torch::embedding(table, good).size(0), 2);
       for (const int64_t id : {-1, 5, 1000}) {
-        const torch::Tensor bad = on_two_ranks(torch::tensor({int64_t{0}, id}), Replicate());
+        const torch::Tensor bad = split_in_two(torch::tensor({int64_t{0}, id}), Replicate());
         expect_refusal("index out of range", [&] { torch::embedding(table, bad); });
       }
     }
@@ -210,8 +206,8 @@ TEST(RefusedValues, ThatOneRankHasAreNoMatterOfRanksOutsideTheMesh) {
 TEST(RefusedValues, ThatOneRankHasLeaveNothingToDisagreeOn) {
   if (!ranks_share_memory()) GTEST_SKIP() << kOnGloo;
   on_ranks(2, [](int rank) {
-    const torch::Tensor table = on_two_ranks(numbers({4, 2}), Replicate());
-    const torch::Tensor bad = on_two_ranks(torch::tensor({0, 9}), Shard(0));
+    const torch::Tensor table = split_in_two(numbers({4, 2}), Replicate());
+    const torch::Tensor bad = split_in_two(torch::tensor({0, 9}), Shard(0));
     const auto call = [&](int step) {
       mt::DTensor::from_local(torch::ones({2, step + 1}), line(2), {Shard(0)});
       if (step == 1) torch::embedding(table, bad);
@@ -332,12 +328,12 @@ TEST(RefusedValues, IntegersThatTheTypeDoesNotHold) {
 TEST(RefusedValues, ProbabilitiesAboveOneOnOneRankOnly) {
   on_ranks(2, [](int) {
     for (const mt::Placement& p : {Replicate(), Shard(0)}) {
-      const torch::Tensor bad = on_two_ranks(torch::tensor({0.5, 0.5, 7.0}), p);
-      torch::Tensor x = on_two_ranks(torch::zeros({3}, torch::kDouble), p);
+      const torch::Tensor bad = split_in_two(torch::tensor({0.5, 0.5, 7.0}), p);
+      torch::Tensor x = split_in_two(torch::zeros({3}, torch::kDouble), p);
       expect_refusal("a probability below 0 or above 1", [&] { torch::bernoulli(bad); });
       expect_refusal("a probability below 0 or above 1", [&] { torch::bernoulli(-bad); });
       expect_refusal("a probability below 0 or above 1", [&] { x.bernoulli_(bad); });
-      EXPECT_EQ(torch::bernoulli(on_two_ranks(torch::tensor({0.0, 0.5, 1.0}), p)).size(0), 3);
+      EXPECT_EQ(torch::bernoulli(split_in_two(torch::tensor({0.0, 0.5, 1.0}), p)).size(0), 3);
     }
   });
 }
@@ -352,7 +348,7 @@ TEST(RefusedValues, DimsThatNoTensorHas) {
 TEST(RefusedValues, PlainTensorsBesideDistributedOnesAlsoWhereNoRuleIsAsked) {
   on_ranks(2, [](int) {
     const torch::Tensor plain = numbers({4, 4});
-    const torch::Tensor x = on_two_ranks(plain, Shard(0));
+    const torch::Tensor x = split_in_two(plain, Shard(0));
     const auto refused = [](const std::function<void()>& call) {
       expect_refusal("got a plain tensor beside distributed ones", call);
     };
@@ -388,12 +384,12 @@ TEST(RefusedValues, WhereBagsBeginUnlessTheyAreOfEqualSize) {
   on_ranks(2, [](int) {
     const torch::Tensor table = numbers({7, 4});
     const torch::Tensor ids = torch::tensor({{0, 3, 6}, {1, 1, 2}});
-    const torch::Tensor split_table = on_two_ranks(table, Shard(0));
+    const torch::Tensor split_table = split_in_two(table, Shard(0));
     // The function counts 0, 3 as plain numbers.
-    const torch::Tensor bags = torch::nn::functional::embedding_bag(on_two_ranks(ids, Shard(0)), split_table);
+    const torch::Tensor bags = torch::nn::functional::embedding_bag(split_in_two(ids, Shard(0)), split_table);
     EXPECT_TRUE(is_close(mt::full_tensor(bags), torch::nn::functional::embedding_bag(ids, table)));
     expect_refusal("got a plain tensor beside distributed ones", [&] {
-      torch::embedding_bag(split_table, on_two_ranks(ids.flatten(), Replicate()), torch::tensor({0, 2, 5}));
+      torch::embedding_bag(split_table, split_in_two(ids.flatten(), Replicate()), torch::tensor({0, 2, 5}));
     });
   });
 }

@@ -7,10 +7,6 @@ namespace {
 using mt::Replicate;
 using mt::Shard;
 
-torch::Tensor split_in_two(const torch::Tensor& whole, const mt::Placement& placement) {
-  return mt::distribute_tensor(whole, line(2), {placement});
-}
-
 using View = std::function<torch::Tensor(const torch::Tensor&)>;
 const std::map<std::string, View> kViews{
     {"view", [](const auto& x) { return x.view(-1); }},
