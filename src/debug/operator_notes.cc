@@ -7,6 +7,7 @@
 #include <array>
 #include <optional>
 
+#include "operator/operator.h"
 #include "tensor/meta.h"
 
 namespace meshtorch::internal {
@@ -23,9 +24,7 @@ bool computes_nothing(const c10::OperatorHandle& op) {
   constexpr std::array<std::string_view, 3> kNames{"aten::detach", "aten::_to_copy", "aten::_unsafe_view"};
   if (std::ranges::find(kNames, name) != kNames.end()) return true;
   if (name.starts_with("aten::empty") || name.starts_with("aten::new_empty")) return true;
-  return std::ranges::any_of(op.schema().returns(), [](const c10::Argument& result) {
-    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
-  });
+  return gives_views(op.schema());
 }
 
 enum class Kind : std::uint8_t { unnoted, trivial, computes };

@@ -12,9 +12,8 @@
 #include <ATen/ops/view_ops.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <algorithm>
-
 #include "dispatch/composite.h"
+#include "operator/operator.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -77,12 +76,8 @@ std::optional<c10::KernelFunction> kernel_among(const c10::OperatorName& op) {
 }  // namespace
 
 std::optional<c10::KernelFunction> replayed_view_kernel(const c10::OperatorHandle& op) {
-  const auto shares_memory = [](const c10::Argument& result) {
-    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
-  };
   const c10::OperatorName& name = op.operator_name();
-  if (!std::ranges::any_of(op.schema().returns(), shares_memory) || name.name == "aten::detach")
-    return std::nullopt;
+  if (!gives_views(op.schema()) || name.name == "aten::detach") return std::nullopt;
   namespace ops = at::_ops;
   if (auto kernel = kernel_among<ops::view, ops::t, ops::transpose_int, ops::permute, ops::unsqueeze,
                                  ops::expand, ops::slice_Tensor, ops::select_int>(name))

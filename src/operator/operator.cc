@@ -181,6 +181,12 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle)
   fate = fate_of(*this);
 }
 
+bool gives_views(const c10::FunctionSchema& schema) {
+  return std::ranges::any_of(schema.returns(), [](const c10::Argument& result) {
+    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+  });
+}
+
 std::optional<std::size_t> OperatorInfo::find(std::string_view argument) const {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].name == argument) return i;

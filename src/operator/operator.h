@@ -59,6 +59,9 @@ struct MESHTORCH_FOR_PYTHON OperatorInfo {
   Fate fate;
 };
 
+// Some result is a view of an argument, by the schema.
+bool gives_views(const c10::FunctionSchema& schema);
+
 // Made at the first call of the operator and kept.
 const OperatorInfo& operator_info(const c10::OperatorHandle& op);
 
