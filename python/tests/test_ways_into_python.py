@@ -113,6 +113,15 @@ def operators_of_a_users_own(w):
             w.same(torch.ops.meshtorch_test.tripled(x).full_tensor(), 3 * x.full_tensor())
 
 
+def same_loss_and_gradients(w, loss, parts, expected, plain):
+    """`expected` was differentiated already."""
+    w.same(loss.full_tensor(), expected)
+    loss.sum().backward()
+    for part, one in zip(parts, plain):
+        assert isinstance(part.grad, DTensor)
+        w.same(part.grad.full_tensor(), one.grad)
+
+
 def chunked_losses(w):
     options = nn.LinearCrossEntropyOptions(batch_chunk_size=2)
     inputs, weights = torch.linspace(-1, 1, 24).view(6, 4), torch.linspace(1, -1, 20).view(5, 4)
@@ -127,11 +136,7 @@ def chunked_losses(w):
             ]
             whole_target = distribute_tensor(target, w.mesh(), [Replicate()])
             loss = F.linear_cross_entropy(*parts, whole_target, reduction=reduction, options=options)
-            w.same(loss.full_tensor(), expected)
-            loss.sum().backward()
-            for part, one in zip(parts, plain):
-                assert isinstance(part.grad, DTensor)
-                w.same(part.grad.full_tensor(), one.grad)
+            same_loss_and_gradients(w, loss, parts, expected, plain)
 
 
 def chunked_losses_with_split_weights_of_classes(w):
@@ -148,11 +153,7 @@ def chunked_losses_with_split_weights_of_classes(w):
         labels = distribute_tensor(target, w.mesh(), [layout])
         split = distribute_tensor(of_classes, w.mesh(), [Shard(0)])
         loss = F.linear_cross_entropy(*parts, labels, weight=split, reduction="none", options=options)
-        w.same(loss.full_tensor(), expected)
-        loss.sum().backward()
-        for part, one in zip(parts, plain):
-            assert isinstance(part.grad, DTensor)
-            w.same(part.grad.full_tensor(), one.grad)
+        same_loss_and_gradients(w, loss, parts, expected, plain)
 
 
 def derivative_of_a_users_own_beside_a_plain_tensor(w):
