@@ -139,6 +139,7 @@ void run_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torc
   const bool has_gradient =
       std::ranges::any_of(tensors, [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
   WholeCalls& whole = decisions_of(*mesh).whole_calls();
+  const CompositeArguments given(tensors);
   const bool is_whole = whole.contains(op, has_gradient) || !decomposes(op, keys, stack, is_all_distributed);
   if (is_whole) {
     whole.insert(op, has_gradient);

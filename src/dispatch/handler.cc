@@ -63,7 +63,7 @@ void Handler::run_as_fated() {
   }
   switch (info_.fate.kind) {
     case Fate::Kind::rule:
-      return run_by_rule();
+      return writes_what_is_open() ? write_open() : run_by_rule();
     case Fate::Kind::decomposition:
       if (!info_.fate.decomposition->traits.takes_plain) check_plain_operands();
       return info_.fate.decomposition->function.callBoxed(info_.op, c10::DispatchKeySet(), &stack_);
@@ -193,6 +193,33 @@ void Handler::change_shape() {
   adopt(self, stack_.back().toTensor());
   reshape_when_replayed(self, *info_.functional, arguments);
   stack_.back() = self;
+}
+
+// Backward formulas make zeros and write to them: they need not stay whole where what is written is split.
+bool Handler::writes_what_is_open() const {
+  const bool is_in_place = info_.functional && info_.returned_argument == std::vector<int>{0};
+  if (!is_in_place || !CompositeArguments::has_made(operands_[0].tensor)) return false;
+  const Layout* lies = operands_[0].meta != nullptr ? operands_[0].meta->layout : mesh_->replicated();
+  return operands_[0].tensor.numel() > 1 && std::ranges::any_of(operands_, [&](const Operand& operand) {
+           return operand.meta != nullptr && operand.meta->layout != lies;
+         });
+}
+
+// The functional operator says how its result lies, and the tensor takes it over.
+void Handler::write_open() {
+  const at::Tensor self = operands_[0].tensor;
+  torch::jit::Stack arguments = copy_of_arguments();
+  info_.functional->callBoxed(&arguments);
+  const at::Tensor result = arguments.back().toTensor();
+  // What LibTorch would cast, or refuse.
+  if (result.scalar_type() != self.scalar_type() || result.sizes() != self.sizes()) return run_by_rule();
+  if (operands_[0].meta != nullptr) {
+    adopt(self, result);
+  } else {
+    self.unsafeGetTensorImpl()->shallow_copy_from(result.getIntrusivePtr());
+  }
+  stack_.resize(base_);
+  stack_.push_back(self);
 }
 
 CallKey Handler::key() const {

@@ -38,6 +38,9 @@ class Handler {
   void check_meshes() const;
   void check_plain_operands();
   void change_shape();
+  // Whether the call writes to a tensor that is still open to lie as the other operands do.
+  bool writes_what_is_open() const;
+  void write_open();
   CallKey key() const;
   void run_locally(const Decision& decision, bool is_first = false);
   // A call on the parts failed. Where they differ, the other ranks may not know.

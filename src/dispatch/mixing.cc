@@ -4,6 +4,8 @@
 #include <ATen/DTensorState.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <algorithm>
+
 #include "meshtorch/implicit_replication.h"
 #include "meshtorch/loss_parallel.h"
 
@@ -12,6 +14,7 @@ using namespace internal;
 namespace {
 
 thread_local int composite_depth = 0;
+thread_local const std::vector<at::Tensor>* composite_arguments = nullptr;
 thread_local int implicit_depth = 0;
 thread_local int loss_parallel_depth = 0;
 
@@ -20,6 +23,22 @@ thread_local int loss_parallel_depth = 0;
 InsideComposite::InsideComposite() { ++composite_depth; }
 InsideComposite::~InsideComposite() { --composite_depth; }
 bool InsideComposite::is_any() { return composite_depth > 0; }
+
+CompositeArguments::CompositeArguments(const std::vector<at::Tensor>& tensors) {
+  composite_arguments = &tensors;
+}
+CompositeArguments::~CompositeArguments() { composite_arguments = nullptr; }
+
+bool CompositeArguments::has_made(const at::Tensor& tensor) {
+  if (composite_arguments == nullptr) return false;
+  const DTensorMeta* meta = meta_of(tensor);
+  const at::Tensor& held = meta != nullptr ? meta->local : tensor;
+  if (!held.has_storage()) return false;
+  const bool is_shared = held.storage().use_count() > 1 ||
+                         (meta != nullptr && (held.use_count() > 1 || meta->write_back != nullptr));
+  return !is_shared && std::ranges::none_of(*composite_arguments,
+                                            [&](const at::Tensor& given) { return given.is_same(tensor); });
+}
 
 implicit_replication::implicit_replication() { ++implicit_depth; }
 implicit_replication::~implicit_replication() { --implicit_depth; }

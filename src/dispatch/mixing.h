@@ -1,6 +1,8 @@
 // Whether a plain tensor may meet a distributed one.
 #pragma once
 
+#include <vector>
+
 #include "operator/operand.h"
 
 namespace meshtorch::internal {
@@ -15,6 +17,19 @@ class InsideComposite {
   InsideComposite& operator=(const InsideComposite&) = delete;
 
   static bool is_any();
+};
+
+// While it lives, on this thread, the outermost composite operator runs that was given these tensors.
+class CompositeArguments {
+ public:
+  explicit CompositeArguments(const std::vector<at::Tensor>& tensors);
+  ~CompositeArguments();
+  CompositeArguments(const CompositeArguments&) = delete;
+  CompositeArguments& operator=(const CompositeArguments&) = delete;
+
+  // Whether the running operator made the tensor, and nothing else has a part in its memory: nobody but the
+  // operator knows how it lies.
+  static bool has_made(const at::Tensor& tensor);
 };
 
 // True while a loss_parallel scope lives on this thread.

@@ -179,7 +179,7 @@ class Chooser {
   bool is_reordered(int t, const Placement& to, std::size_t axis) const {
     if (!to.is_shard()) return false;
     const Placements& now = situation_.operands[t];
-    if (now[axis].is_replicate()) {
+    if (!now[axis].is_shard()) {
       return std::any_of(now.begin() + static_cast<std::ptrdiff_t>(axis) + 1, now.end(),
                          [&](const Placement& p) { return p.is_shard(to.dim()); });
     }

@@ -31,7 +31,7 @@ struct Input {
   }
 };
 
-struct Case {
+struct ModuleCase {
   std::string name;
   std::vector<Input> inputs;
   std::function<std::shared_ptr<nn::Module>()> make;
@@ -39,8 +39,8 @@ struct Case {
 };
 
 template <class Impl, class Forward>
-Case of_module(const std::string& name, std::vector<Input> inputs,
-               const std::function<std::shared_ptr<Impl>()>& make, const Forward& forward) {
+ModuleCase of_module(const std::string& name, std::vector<Input> inputs,
+                     const std::function<std::shared_ptr<Impl>()>& make, const Forward& forward) {
   return {name, std::move(inputs), make, [forward](nn::Module& module, const Tensors& x) {
             Tensors results;
             append(results, forward(dynamic_cast<Impl&>(module), x));
@@ -60,25 +60,25 @@ auto made(const Options& options) {
 
 // A module made of options, whose forward takes as many tensors as there are inputs.
 template <class Impl, class Options>
-Case one(const std::string& name, std::vector<Input> inputs, const Options& options) {
+ModuleCase one(const std::string& name, std::vector<Input> inputs, const Options& options) {
   return of_module<Impl>(
       name, std::move(inputs), [options] { return std::make_shared<Impl>(made(options)); },
       [](Impl& module, const Tensors& x) { return module.forward(x[0]); });
 }
 template <class Impl>
-Case one(const std::string& name, std::vector<Input> inputs) {
+ModuleCase one(const std::string& name, std::vector<Input> inputs) {
   return of_module<Impl>(
       name, std::move(inputs), [] { return std::make_shared<Impl>(); },
       [](Impl& module, const Tensors& x) { return module.forward(x[0]); });
 }
 template <class Impl, class Options>
-Case two(const std::string& name, std::vector<Input> inputs, const Options& options) {
+ModuleCase two(const std::string& name, std::vector<Input> inputs, const Options& options) {
   return of_module<Impl>(
       name, std::move(inputs), [options] { return std::make_shared<Impl>(made(options)); },
       [](Impl& module, const Tensors& x) { return module.forward(x[0], x[1]); });
 }
 template <class Impl, class Options>
-Case three(const std::string& name, std::vector<Input> inputs, const Options& options) {
+ModuleCase three(const std::string& name, std::vector<Input> inputs, const Options& options) {
   return of_module<Impl>(
       name, std::move(inputs), [options] { return std::make_shared<Impl>(made(options)); },
       [](Impl& module, const Tensors& x) { return module.forward(x[0], x[1], x[2]); });
@@ -86,7 +86,7 @@ Case three(const std::string& name, std::vector<Input> inputs, const Options& op
 
 const std::vector<int64_t> kLine{4, 6, 8}, kPlane{4, 6, 5, 8}, kSpace{2, 6, 4, 5, 6};
 
-std::vector<Case> convolutions() {
+std::vector<ModuleCase> convolutions() {
   return {
       one<nn::Conv1dImpl>("Conv1d", {{kLine}}, nn::Conv1dOptions(6, 4, 3).stride(2).padding(1)),
       one<nn::Conv1dImpl>("Conv1d, circular", {{kLine}},
@@ -108,7 +108,7 @@ std::vector<Case> convolutions() {
   };
 }
 
-std::vector<Case> norms() {
+std::vector<ModuleCase> norms() {
   return {
       one<nn::BatchNorm1dImpl>("BatchNorm1d", {{kLine}}, nn::BatchNormOptions(6)),
       one<nn::BatchNorm2dImpl>("BatchNorm2d, mean of all", {{kPlane}},
@@ -125,7 +125,7 @@ std::vector<Case> norms() {
   };
 }
 
-std::vector<Case> pools() {
+std::vector<ModuleCase> pools() {
   return {
       one<nn::AvgPool1dImpl>("AvgPool1d", {{kLine}}, nn::AvgPool1dOptions(3).stride(2).padding(1)),
       one<nn::AvgPool2dImpl>("AvgPool2d", {{kPlane}},
@@ -167,7 +167,7 @@ std::vector<Case> pools() {
   };
 }
 
-std::vector<Case> pads() {
+std::vector<ModuleCase> pads() {
   return {
       one<nn::ConstantPad1dImpl>("ConstantPad1d", {{kLine}}, nn::ConstantPad1dOptions({1, 2}, 3.5)),
       one<nn::ConstantPad3dImpl>("ConstantPad3d", {{kSpace}},
@@ -185,7 +185,7 @@ std::vector<Case> pads() {
   };
 }
 
-std::vector<Case> activations() {
+std::vector<ModuleCase> activations() {
   return {
       one<nn::ELUImpl>("ELU", {{kLine}}, nn::ELUOptions().alpha(0.5)),
       one<nn::SELUImpl>("SELU", {{kLine}}),
@@ -223,7 +223,7 @@ std::vector<Case> activations() {
   };
 }
 
-std::vector<Case> losses() {
+std::vector<ModuleCase> losses() {
   const auto weights = [] { return numbers({4}, torch::kDouble).abs() + 1; };
   const Input x{{6, 4}}, u{{6, 4}, 'u'}, classes{{6}, 'i', 4}, signs{{6}, 's'};
   return {
@@ -271,7 +271,7 @@ std::vector<Case> losses() {
   };
 }
 
-std::vector<Case> recurrent() {
+std::vector<ModuleCase> recurrent() {
   const Input x{{5, 3, 4}};
   const auto layer = nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(12).dropout(0);
   const auto decoder = nn::TransformerDecoderLayerOptions(8, 2).dim_feedforward(12).dropout(0);
@@ -329,7 +329,7 @@ Tensors differentiated(const Tensors& results) {
 }
 
 // On every rank; what is wrong fails the test.
-void compare(const Case& sample, const mt::DeviceMesh& mesh, const Placement& of_input,
+void compare(const ModuleCase& sample, const mt::DeviceMesh& mesh, const Placement& of_input,
              const Placement& of_parameters) {
   const auto plain = sample.make(), split = sample.make();
   fill(*plain);
@@ -377,7 +377,7 @@ void compare(const Case& sample, const mt::DeviceMesh& mesh, const Placement& of
     same(split->buffers()[i], plain->buffers()[i], "buffer " + plain->named_buffers()[i].key());
 }
 
-using Family = std::pair<const char*, std::vector<Case> (*)()>;
+using Family = std::pair<const char*, std::vector<ModuleCase> (*)()>;
 class TorchModules : public ::testing::TestWithParam<Family> {};
 
 TEST_P(TorchModules, AgreesWithOneDevice) {
@@ -385,7 +385,7 @@ TEST_P(TorchModules, AgreesWithOneDevice) {
   const std::vector<Placement> of_inputs{mt::Replicate(), mt::Shard(0), mt::Shard(1), mt::Shard(2),
                                          mt::Partial()};
   const std::vector<Placement> of_parameters{mt::Replicate(), mt::Shard(0), mt::Shard(1)};
-  for (const Case& sample : GetParam().second()) {
+  for (const ModuleCase& sample : GetParam().second()) {
     on_ranks(3, [&](int rank) {
       const mt::DeviceMesh mesh = line(3);
       for (const Placement& x : of_inputs) {

@@ -15,12 +15,12 @@ Make made_of(const Options& options) {
   return [options](const Tensors& parameters) { return std::make_unique<Optimizer>(parameters, options); };
 }
 
-struct Case {
+struct OptimizerCase {
   const char* name;
   Make make;
 };
 
-std::vector<Case> cases() {
+std::vector<OptimizerCase> optimizer_cases() {
   return {
       {"SGD", made_of<optim::SGD>(optim::SGDOptions(0.05).momentum(0.9).nesterov(true).weight_decay(0.1))},
       {"SGD_dampened", made_of<optim::SGD>(optim::SGDOptions(0.05).momentum(0.9).dampening(0.5))},
@@ -62,7 +62,7 @@ double train(const Make& make, const Tensors& parameters, const Tensor& batch) {
   return loss;
 }
 
-class TorchOptimizers : public ::testing::TestWithParam<Case> {};
+class TorchOptimizers : public ::testing::TestWithParam<OptimizerCase> {};
 
 TEST_P(TorchOptimizers, TakeTheStepsOfOneDevice) {
   on_ranks(3, [&](int) {
@@ -85,7 +85,7 @@ TEST_P(TorchOptimizers, TakeTheStepsOfOneDevice) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Optimizers, TorchOptimizers, ::testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Optimizers, TorchOptimizers, ::testing::ValuesIn(optimizer_cases()),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
 }  // namespace

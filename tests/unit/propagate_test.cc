@@ -252,6 +252,11 @@ TEST(Propagate, TwoAxesMaySplitOneDim) {
   EXPECT_EQ(mm({2, 2}, {{S(1), S(1)}, {S(0), S(0)}}), "[S(1), S(1)] [S(0), S(0)] -> [P(sum), P(sum)]");
 }
 
+TEST(Propagate, AReductionLeavesAloneWhatALaterAxisHasSplit) {
+  EXPECT_EQ(relu({1024, 1024}, {P, S(0)}), "[S(1), S(0)] -> [S(1), S(0)]");
+  EXPECT_EQ(relu({1024, 1024}, {P, S(1)}), "[S(0), S(1)] -> [S(0), S(1)]");
+}
+
 TEST(Propagate, LaterAxesMustSuitEveryCoordinateOfEarlierOnes) {
   // 4 rows over 3 ranks are 2, 2 and 0, each of which splits by 2.
   EXPECT_EQ(chosen("*b s -> (b s)", {{{4, 1}}}, {3, 2}, {{S(0), S(0)}}), "[S(0), S(0)] -> [S(0), S(0)]");
