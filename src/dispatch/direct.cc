@@ -56,7 +56,7 @@ class KnownCall {
       is_for_handler_ |= known_number(tensor) == KnownNumber::no;
       return;
     }
-    is_for_handler_ |= keeps_layouts() || meta->write_back != nullptr ||
+    is_for_handler_ |= keeps_layouts() || meta->write_back != nullptr || meta->reduced != nullptr ||
                        (mesh_ != nullptr && mesh_ != meta->layout->mesh) ||
                        tensor.unsafeGetTensorImpl()->is_wrapped_number();
     if (meta->assumed) assumed_ = assume_both(assumed_, meta->assumed);

@@ -144,6 +144,11 @@ void Handler::collect(const at::Tensor& tensor, std::size_t argument_index, int 
   if (meta != nullptr) refresh(*meta);
   if (meta != nullptr && meta->assumed) assumed_ = assume_both(assumed_, meta->assumed);
   operands_.push_back({argument_index, element, tensor, meta});
+  if (meta == nullptr || meta->reduced == nullptr || info_.is_view) return;
+  if (info_.arguments[argument_index].is_written) return;
+  // What has been reduced is read as reduced: nothing is gained by keeping its terms apart.
+  if (const at::Tensor reduced = reduced_form(tensor); reduced.defined())
+    operands_.back() = {argument_index, element, reduced, meta_of(reduced)};
 }
 
 void Handler::check_meshes() const {

@@ -2,6 +2,7 @@
 #include "propagate/choose.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -14,13 +15,21 @@ namespace {
 
 struct OptionPrice {
   bool moves_kept = false;
-  bool communicates = false;
-  double seconds = 0;
+  bool moves_split = false;   // what is split has to be sent
+  double sent_s = 0;          // what is sent now, and later for the results
+  bool communicates = false;  // something is sent now
+  double local_s = 0;
   int changed = 0;
 
+  double seconds() const { return sent_s + local_s; }
+  // Sums of the same times in another order are equal.
+  std::int64_t picoseconds() const { return std::llround(sent_s * 1e12); }
+
   friend bool operator<(const OptionPrice& a, const OptionPrice& b) {
-    return std::tie(a.moves_kept, a.communicates, a.seconds, a.changed) <
-           std::tie(b.moves_kept, b.communicates, b.seconds, b.changed);
+    const auto rank = [](const OptionPrice& p) {
+      return std::tuple(p.moves_kept, p.moves_split, p.picoseconds(), p.communicates, p.local_s, p.changed);
+    };
+    return rank(a) < rank(b);
   }
 };
 
@@ -41,11 +50,11 @@ class Chooser {
       if (best == prices.end()) return std::nullopt;
       const auto chosen = static_cast<std::size_t>(best - prices.begin());
       apply(candidates[chosen], axis);
-      choice_.cost += best->seconds;
+      choice_.cost += best->seconds();
       if (considered == nullptr) continue;
       std::vector<PricedOption>& here = considered->emplace_back();
       for (std::size_t i = 0; i < candidates.size(); ++i)
-        here.push_back({candidates[i], prices[i].communicates, prices[i].seconds, i == chosen});
+        here.push_back({candidates[i], prices[i].communicates, prices[i].seconds(), i == chosen});
     }
     return std::move(choice_);
   }
@@ -103,12 +112,13 @@ class Chooser {
     for (int t = 0; t < bound().operand_count; ++t) {
       const MoveCost move = operand_cost(t, option.operands[t], axis);
       price.communicates |= move.communicates;
-      price.seconds += move.seconds;
+      price.moves_split |= move.communicates && !situation_.operands[t][axis].is_partial();
+      (move.communicates ? price.sent_s : price.local_s) += move.seconds;
       if (!is_moved(t, option, axis)) continue;
       ++price.changed;
       price.moves_kept |= is_kept(t) && situation_.operands[t][axis].is_shard();
     }
-    for (int r = 0; r < bound().result_count(); ++r) price.seconds += later_cost(option, r, axis);
+    for (int r = 0; r < bound().result_count(); ++r) price.sent_s += later_cost(option, r, axis);
     return price;
   }
 
@@ -119,23 +129,25 @@ class Chooser {
 
   // A pending result will be reduced. A split one is taken to be moved back where the largest split operand
   // was moved although its split could have stayed; where all that was split or pending was moved, it is
-  // taken to be gathered, with an even chance.
+  // taken to be gathered: always if something was pending, since a program that splits nothing else wants it
+  // whole, else with an even chance.
   double later_cost(const Option& option, int r, std::size_t axis) const {
     const std::int64_t extent = situation_.mesh[axis];
     const AxisTensor result = axis_tensor(bound().operand_count + r);
     const Placement& lies = option.results[r];
-    if (lies.is_partial()) return pending_cost(result, extent, axis_cost(axis));
+    if (lies.is_partial()) return move_cost(lies, Replicate(), result, extent, axis_cost(axis)).seconds;
     // Of a result whose options are listed the shape is not known yet.
     if (!lies.is_shard() || static_cast<std::size_t>(lies.dim()) >= result.shape.size()) return 0;
     if (moves_largest_split(option, axis, r))
       return reorder_cost(lies, result, extent, axis_cost(axis)).seconds;
-    bool was_moved = false;
+    double chance = 0;
     for (int t = 0; t < bound().operand_count; ++t) {
       const Placement& now = situation_.operands[t][axis];
       if (now.is_shard() && !is_moved(t, option, axis)) return 0;
-      was_moved |= !now.is_replicate() && is_moved(t, option, axis);
+      if (!now.is_replicate() && is_moved(t, option, axis))
+        chance = std::max(chance, now.is_partial() ? 1.0 : 0.5);
     }
-    return was_moved ? move_cost(lies, Replicate(), result, extent, axis_cost(axis)).seconds / 2 : 0;
+    return chance * move_cost(lies, Replicate(), result, extent, axis_cost(axis)).seconds;
   }
 
   // Whether the result has the dim along which an operand is split.
@@ -179,7 +191,7 @@ class Chooser {
   bool is_reordered(int t, const Placement& to, std::size_t axis) const {
     if (!to.is_shard()) return false;
     const Placements& now = situation_.operands[t];
-    if (!now[axis].is_shard()) {
+    if (now[axis].is_replicate()) {
       return std::any_of(now.begin() + static_cast<std::ptrdiff_t>(axis) + 1, now.end(),
                          [&](const Placement& p) { return p.is_shard(to.dim()); });
     }

@@ -41,8 +41,9 @@ struct PricedOption {
 };
 
 // On each axis, from left to right: an option that leaves what is to be kept wins over one that does not;
-// then one under which no operand has to communicate over one under which some has; among equals the
-// cheapest, with what the results' placements will cost later; among those again the one that changes the
+// then one under which nothing that is split has to be sent; among equals the one that sends least, with what
+// the results' placements will cost later, so that what is pending is reduced where it is smallest; among
+// those again the one that sends nothing now, that copies least, and that changes the
 // fewest operands. The answer is the same on every rank. Empty only if what is pinned or wanted leaves no
 // option. `considered` gets the options of each axis, for each element of a paired rule in turn.
 std::optional<Choice> choose(const BoundRule& bound, const Situation& situation,

@@ -83,8 +83,4 @@ MoveCost reorder_cost(const Placement& placement, const AxisTensor& tensor, std:
   return all_to_all(placement, placement, tensor, extent, axis);
 }
 
-double pending_cost(const AxisTensor& result, std::int64_t extent, const AxisCost& axis) {
-  return extent == 1 ? 0 : collective(share_sent(extent) * result.bytes(), axis).seconds;
-}
-
 }  // namespace meshtorch::internal

@@ -36,7 +36,4 @@ MoveCost move_cost(const Placement& from, const Placement& to, const AxisTensor&
 MoveCost reorder_cost(const Placement& placement, const AxisTensor& tensor, std::int64_t extent,
                       const AxisCost& axis);
 
-// What a pending result will cost later, at best: a reduce-scatter.
-double pending_cost(const AxisTensor& result, std::int64_t extent, const AxisCost& axis);
-
 }  // namespace meshtorch::internal

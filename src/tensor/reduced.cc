@@ -49,6 +49,11 @@ at::Tensor operand_under(const at::Tensor& tensor, const Layout& to) {
   return result;
 }
 
+at::Tensor reduced_form(const at::Tensor& tensor) {
+  const Reduced* kept = kept_of(distributed(tensor, "an operand"));
+  return kept == nullptr ? at::Tensor() : wrap(kept->local, kept->layout, tensor.sizes(), tensor.strides());
+}
+
 std::optional<std::uint32_t> writes_of(const at::Tensor& local) {
   return has_version(local) ? std::optional(version_of(local)) : std::nullopt;
 }

@@ -36,6 +36,20 @@ TEST(ReducedOnce, TheSecondReaderPaysNothing) {
   });
 }
 
+// Also where the operator could have kept the terms apart: its result has nothing left to reduce.
+TEST(ReducedOnce, WhatWasReducedIsReadAsReduced) {
+  on_ranks(2, [](int rank) {
+    const torch::Tensor x = pending(line(2), rank);
+    EXPECT_EQ(DTensor(x * 2).placements(), mt::Placements{Partial()});
+    EXPECT_EQ(cost_of_reading(x, sum_of_terms(2)), 1);
+    const mt::CommDebugMode comm;
+    const DTensor twice = x * 2;
+    EXPECT_EQ(twice.placements(), mt::Placements{Replicate()});
+    EXPECT_TRUE(is_equal(twice.to_local(), sum_of_terms(2) * 2));
+    EXPECT_EQ(comm.get_total_counts(), 0);
+  });
+}
+
 TEST(ReducedOnce, AWriteIsSeenHoweverItIsMade) {
   on_ranks(2, [](int rank) {
     const mt::DeviceMesh mesh = line(2);
@@ -49,7 +63,7 @@ TEST(ReducedOnce, AWriteIsSeenHoweverItIsMade) {
         [](torch::Tensor& x) { x.variable_data().view({-1}).mul_(2); },
         [](torch::Tensor& x) { DTensor(x).to_local().mul_(2); },
         [](torch::Tensor& x) { torch::_foreach_mul_({x}, 2); },
-        [](torch::Tensor& x) { x.set_data(x * 2); },
+        [&](torch::Tensor& x) { x.set_data(pending(mesh, rank) * 2); },
         [](torch::Tensor& x) { torch::mul_out(x, x, torch::full({}, 2.0F)); },
     };
     for (const Write& write : writes) {

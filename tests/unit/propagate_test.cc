@@ -69,7 +69,6 @@ TEST(Cost, FollowsTheRingFormulas) {
   EXPECT_DOUBLE_EQ(seconds(S(0), S(1)), 1000 + 0.75 * 192);
   EXPECT_DOUBLE_EQ(seconds(S(0), P), seconds(S(0), R) + seconds(R, P));
   EXPECT_DOUBLE_EQ(seconds(P, Partial(ReduceOp::max)), seconds(P, R) + seconds(R, P));
-  EXPECT_DOUBLE_EQ(pending_cost(kTensor, 4, kAxis), seconds(P, S(0)));
 }
 
 TEST(Cost, SlicingIsLocalAndSmall) {
@@ -84,7 +83,6 @@ TEST(Cost, NothingIsPaidForEqualPlacementsOrASingleRank) {
   EXPECT_EQ(move_cost(S(0), S(0), kTensor, 4, kAxis).seconds, 0);
   EXPECT_EQ(move_cost(S(0), R, kTensor, 1, kAxis).seconds, 0);
   EXPECT_FALSE(move_cost(P, R, kTensor, 1, kAxis).communicates);
-  EXPECT_EQ(pending_cost(kTensor, 1, kAxis), 0);
 }
 
 TEST(Cost, UnevenPartsCountAsPadded) {
@@ -114,9 +112,17 @@ TEST(Propagate, WhatIsInPlaceIsNeverMovedWhereSlicingWillDo) {
   EXPECT_EQ(mm({2}, {{S(0)}, {R}}), "[S(0)] [R] -> [S(0)]");
 }
 
-TEST(Propagate, APendingFactorPassesThrough) {
-  EXPECT_EQ(mm({2}, {{P}, {R}}), "[P(sum)] [R] -> [P(sum)]");
-  EXPECT_EQ(mm({2}, {{Partial(ReduceOp::avg)}, {R}}), "[P(avg)] [R] -> [P(avg)]");
+TEST(Propagate, APendingFactorPassesThroughUnlessItIsSmallerThanTheResult) {
+  const Shapes narrowing{{{8, 32}}, {{32, 8}}};
+  EXPECT_EQ(chosen(kMm, narrowing, {2}, {{P}, {R}}), "[P(sum)] [R] -> [P(sum)]");
+  EXPECT_EQ(chosen(kMm, narrowing, {2}, {{Partial(ReduceOp::avg)}, {R}}), "[P(avg)] [R] -> [P(avg)]");
+  EXPECT_EQ(mm({2}, {{P}, {R}}), "[R] [R] -> [R]");
+  EXPECT_EQ(add({{{8, 8}}, {{1}}}, {2}, {{R}, {P}}), "[R] [R] -> [R]");
+}
+
+// The backward of a norm is linear in the gradient, and makes several pending results of one.
+TEST(Propagate, WhatBecomesSeveralPendingResultsIsReducedFirst) {
+  EXPECT_EQ(chosen("*a b -> a b, a b", {{{8, 8}}}, {2}, {{P}}), "[R] -> [R] [R]");
 }
 
 TEST(Propagate, AReplicatedTermBecomesPendingBesideAPendingOne) {
@@ -128,15 +134,17 @@ TEST(Propagate, ABroadcastTermIsKeptOrSlicedAsTheRuleSays) {
   EXPECT_EQ(add({{{8, 8}}, {{8}}}, {2}, {{S(1)}, {R}}), "[S(1)] [S(0)] -> [S(1)]");
 }
 
-// A reduce-scatter sends half as much, but its result may have to be gathered: a second collective.
-TEST(Propagate, APendingOperandOfANonlinearOperatorIsReducedAndScatteredIfItIsLarge) {
+// A reduce-scatter sends half as much, but what it splits is gathered for weights that are split by columns,
+// and makes pending gradients of those that are whole.
+TEST(Propagate, APendingOperandOfANonlinearOperatorIsScatteredOnlyBesideWhatIsSplit) {
   EXPECT_EQ(relu({8, 8}, {P}), "[R] -> [R]");
-  EXPECT_EQ(relu({1024, 1024}, {P}), "[S(0)] -> [S(0)]");
+  EXPECT_EQ(relu({1024, 1024}, {P}), "[R] -> [R]");
+  EXPECT_EQ(chosen("..., ... -> ...", {{{8, 8}}, {{8, 8}}}, {2}, {{P}, {S(1)}}), "[S(1)] [S(1)] -> [S(1)]");
 }
 
 TEST(Propagate, ADimThatSplitsEvenlyIsPreferred) {
-  EXPECT_EQ(relu({1, 1 << 20}, {P}), "[S(1)] -> [S(1)]");
-  EXPECT_EQ(relu({3, 1 << 20}, {P}), "[S(1)] -> [S(1)]");
+  const Shapes shapes{{{3, 1024, 1024}}};
+  EXPECT_EQ(chosen("a b s! -> a b s!", shapes, {4}, {{S(2)}}), "[S(1)] -> [S(1)]");
 }
 
 TEST(Propagate, ASplitDimOfSizeOneOrZeroStaysSplit) {
@@ -181,7 +189,7 @@ TEST(Propagate, ItemSizesAndAxisCostsDecide) {
   // x is traded and the result pending, or w is gathered: what is smaller moves.
   Situation s = on({2}, {{S(0)}, {S(0)}});
   s.axis_costs = {{.latency_s = 0, .seconds_per_byte = 1}};
-  s.item_sizes = {1, 8, 4};
+  s.item_sizes = {1, 8, 1};
   EXPECT_EQ(text_of(choose(bind(kMm, kMmShapes), s)), "[S(1)] [S(0)] -> [P(sum)]");
   s.item_sizes = {8, 1, 4};
   EXPECT_EQ(text_of(choose(bind(kMm, kMmShapes), s)), "[S(0)] [R] -> [S(0)]");
@@ -250,11 +258,6 @@ TEST(Propagate, FullyShardedWeightsAreGatheredOnTheDataAxisOnly) {
 TEST(Propagate, TwoAxesMaySplitOneDim) {
   EXPECT_EQ(relu({8}, {S(0), S(0)}), "[S(0), S(0)] -> [S(0), S(0)]");
   EXPECT_EQ(mm({2, 2}, {{S(1), S(1)}, {S(0), S(0)}}), "[S(1), S(1)] [S(0), S(0)] -> [P(sum), P(sum)]");
-}
-
-TEST(Propagate, AReductionLeavesAloneWhatALaterAxisHasSplit) {
-  EXPECT_EQ(relu({1024, 1024}, {P, S(0)}), "[S(1), S(0)] -> [S(1), S(0)]");
-  EXPECT_EQ(relu({1024, 1024}, {P, S(1)}), "[S(0), S(1)] -> [S(0), S(1)]");
 }
 
 TEST(Propagate, LaterAxesMustSuitEveryCoordinateOfEarlierOnes) {
