@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "comm/last_words.h"
@@ -44,9 +45,12 @@ std::optional<ClassSplit> as_class_split(const at::Tensor& tensor, std::int64_t 
   if (meta == nullptr || tensor.dim() == 0 || meta->layout->has_partial || !meta->mesh->coordinate())
     return std::nullopt;
   ClassSplit split{meta, tensor, dim < 0 ? dim + tensor.dim() : dim, {}};
+  // By the layout, which all ranks have: of several runs, some ranks may hold one.
+  const bool is_strided = std::ranges::any_of(
+      split.placements(), [&](const Placement& p) { return p.is_shard(split.dim) && p.split_factor() > 1; });
+  if (is_strided || split.class_axes().empty()) return std::nullopt;
   const auto held = held_ranges(tensor.size(split.dim), split.dim, split.placements(), meta->mesh->shape(),
                                 coordinate_in(*meta->mesh));
-  if (held.size() > 1 || split.class_axes().empty()) return std::nullopt;
   if (!held.empty()) split.held = held[0];
   return split;
 }
@@ -129,12 +133,13 @@ Shape global_target_shape(const ClassSplit& split) {
 struct KnownSum {
   c10::weak_intrusive_ptr<c10::TensorImpl> gradient{c10::intrusive_ptr<c10::TensorImpl>()};
   std::uint32_t version = 0;
+  std::int64_t dim = 0;  // that of the classes
   at::Tensor sum;
 };
 thread_local KnownSum known_sum;
 
-bool is_known_sum_of(const at::Tensor& gradient) {
-  return !known_sum.gradient.expired() &&
+bool is_known_sum_of(const at::Tensor& gradient, std::int64_t dim) {
+  return known_sum.dim == dim && !known_sum.gradient.expired() &&
          known_sum.gradient._unsafe_get_target() == gradient.unsafeGetTensorImpl() &&
          known_sum.version == gradient._version();
 }
@@ -172,7 +177,7 @@ std::optional<at::Tensor> class_split_log_softmax_backward(const at::Tensor& gra
   at::Tensor output = split->meta->local;
   at::Tensor g = local_in(gradient, split->meta->layout, mesh);
   if (at::isReducedFloatingType(output.scalar_type())) output = output.to(at::kFloat), g = g.to(at::kFloat);
-  const at::Tensor sum = is_known_sum_of(gradient)
+  const at::Tensor sum = is_known_sum_of(gradient, split->dim)
                              ? known_sum.sum.to(g.scalar_type())
                              : split->reduced(g.sum(split->dim, /*keepdim=*/true), "sum");
   known_sum = {};
@@ -235,7 +240,7 @@ std::optional<at::Tensor> class_split_nll_loss_backward(const at::Tensor& output
                       of_target.masked_fill(t.is_here.bitwise_not().unsqueeze(split->dim), 0));
   const at::Tensor result = wrap(gradient, split->meta->layout, self.sizes(), dense_strides(self.sizes()));
   known_sum = {c10::weak_intrusive_ptr<c10::TensorImpl>(result.getIntrusivePtr()),
-               static_cast<std::uint32_t>(result._version()), of_target};
+               static_cast<std::uint32_t>(result._version()), split->dim, of_target};
   return result;
 }
 
