@@ -99,7 +99,9 @@ at::Tensor source_as_lies(const at::Tensor& src, const at::Tensor& like) {
 // what is copied becomes terms like that. Else what the rule says.
 at::Tensor& copy_into(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
   const DTensorMeta* to = meta_of(self);
-  if (to == nullptr) return self.copy_(whole(src), non_blocking);
+  // What an operator makes inside has stand-ins too, on a rank outside the mesh.
+  if (to == nullptr)
+    return self.copy_(InsideComposite::is_any() ? whole_local(src) : whole(src), non_blocking);
   at::assert_no_internal_overlap(self);
   const DTensorMeta* from = meta_of(src);
   const bool is_alike = from != nullptr && from->layout == to->layout && self.sizes() == src.sizes() &&

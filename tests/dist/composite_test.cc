@@ -102,5 +102,33 @@ TEST(Composites, GiveDistributedGradientsWhereTheFormulasMakePlainZeros) {
   });
 }
 
+TEST(Composites, HaveTheSameShapesOnRanksOutsideTheMesh) {
+  on_ranks(3, [](int rank) {
+    const mt::DeviceMesh mesh(torch::kCPU, std::vector<int64_t>{0, 2});
+    for (const bool has_gradient : {false, true}) {
+      const auto padded = [](const torch::Tensor& x) {  // copies into a plain tensor
+        return torch::pad_sequence({x.select(0, 0), x.select(0, 1).narrow(0, 0, 3)});
+      };
+      const torch::Tensor plain = numbers({5, 4}).requires_grad_(has_gradient);
+      const torch::Tensor expected = padded(plain);
+      const torch::Tensor x =
+          mt::distribute_tensor(numbers({5, 4}).requires_grad_(has_gradient), mesh, {Shard(0)});
+      const torch::Tensor y = padded(x);
+      EXPECT_EQ(y.sizes(), expected.sizes());
+      EXPECT_EQ(y.requires_grad(), has_gradient);
+      if (rank != 1) {
+        EXPECT_TRUE(is_equal(made_whole(y).detach(), expected.detach()));
+      }
+      if (!has_gradient) continue;
+      y.square().sum().backward();
+      expected.square().sum().backward();
+      EXPECT_EQ(x.grad().sizes(), plain.sizes());
+      if (rank != 1) {
+        EXPECT_TRUE(is_equal(made_whole(x.grad()), plain.grad()));
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace meshtorch::testing
