@@ -44,6 +44,7 @@ class Attachment {
  public:
   Attachment() {
     auto& dispatcher = c10::Dispatcher::singleton();
+    handles_.push_back(dispatcher.addRegistrationListener(watch_of_registrations()));
     // Below autograd: the one kernel that sees every operator on meshtorch's tensors, and what goes past it.
     handles_.push_back(
         dispatcher.registerFallback(kMeshKey, KernelFunction::makeFromBoxedFunction<&run>(), "meshtorch"));

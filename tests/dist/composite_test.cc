@@ -102,6 +102,31 @@ TEST(Composites, GiveDistributedGradientsWhereTheFormulasMakePlainZeros) {
   });
 }
 
+TEST(OwnOperators, MayBeRegisteredAnewWithOtherArguments) {
+  on_ranks(1, [](int) {
+    const torch::Tensor whole = numbers({5, 4});
+    const torch::Tensor x = mt::distribute_tensor(whole, line(1), {Shard(0)});
+    for (int i = 0; i < 4; ++i) {
+      torch::Library library(torch::Library::DEF, "mine_anew", std::nullopt, __FILE__, __LINE__);
+      if (i % 2 == 0) {
+        library.def("scaled(Tensor x) -> Tensor");
+        library.impl("scaled", torch::dispatch(c10::DispatchKey::CPU, doubled));
+        EXPECT_TRUE(is_equal(made_whole(called("mine_anew::scaled", x)), whole * 2));
+      } else {
+        library.def("scaled(Tensor[] xs, int factor, *, Tensor more) -> (Tensor, Tensor)");
+        library.impl("scaled", torch::dispatch(c10::DispatchKey::CPU, [](at::TensorList xs, int64_t factor,
+                                                                         const torch::Tensor& more) {
+                       return std::tuple(xs[0] * factor, more * factor);
+                     }));
+        torch::jit::Stack stack{std::vector<torch::Tensor>{x}, 3, x};
+        c10::Dispatcher::singleton().findSchemaOrThrow("mine_anew::scaled", "").callBoxed(&stack);
+        for (const c10::IValue& result : stack)
+          EXPECT_TRUE(is_equal(made_whole(result.toTensor()), whole * 3));
+      }
+    }
+  });
+}
+
 TEST(Composites, HaveTheSameShapesOnRanksOutsideTheMesh) {
   on_ranks(3, [](int rank) {
     const mt::DeviceMesh mesh(torch::kCPU, std::vector<int64_t>{0, 2});
