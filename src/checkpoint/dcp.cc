@@ -14,6 +14,7 @@
 #include "checkpoint/load_parameters.h"
 #include "checkpoint/module_tensors.h"
 #include "checkpoint/plan/dcp_metadata.h"
+#include "comm/host_tensor.h"
 #include "safetensors/input_file.h"
 
 namespace meshtorch::dcp {
@@ -116,7 +117,7 @@ const std::string& Folder::path() const { return impl_->path; }
 
 at::Tensor Folder::read(const std::string& name) const {
   const Entry& entry = at(name);
-  at::Tensor values = at::empty(entry.shape, at::TensorOptions(entry.dtype));
+  at::Tensor values = at::empty(entry.shape, on_host(entry.dtype));
   load_into(values, *this, name);
   return values;
 }
