@@ -152,12 +152,7 @@ std::size_t DeviceMesh::hash() const { return std::hash<std::string>()(impl_->co
 DeviceMesh init_device_mesh(c10::DeviceType device_type, const std::vector<std::int64_t>& shape,
                             const DeviceMesh::Names& names) {
   const int world_size = current_rank()->world().size;
-  std::int64_t count = 1;
-  for (const std::int64_t extent : shape) {
-    TORCH_CHECK_VALUE(extent >= 1, "meshtorch: an axis of a mesh has at least 1 rank, not ", extent,
-                      ", in shape ", c10::IntArrayRef(shape), "\n  do: give positive sizes");
-    count *= extent;
-  }
+  const std::int64_t count = count_of_ranks(shape);
   TORCH_CHECK_VALUE(
       count == world_size, "meshtorch: a mesh of shape ", c10::IntArrayRef(shape), " has ", count,
       " ranks, but the world has ", world_size,
