@@ -67,24 +67,14 @@ const Layout* target_layout(const ClassSplit& split) {
     if (p.dim() == split.dim) {
       p = Replicate();
     } else if (p.dim() > split.dim) {
-      p = p.split_factor() > 1 ? StridedShard(p.dim() - 1, p.split_factor()) : Shard(p.dim() - 1);
+      p = StridedShard(p.dim() - 1, p.split_factor());
     }
   }
   return split.meta->mesh->layout(placements);
 }
 
-// This rank's part of a tensor in another layout; a plain tensor of the global size is equal on all ranks.
-at::Tensor local_in(const at::Tensor& tensor, const Layout* layout, MeshImpl& mesh) {
-  const DTensorMeta* meta = meta_of(tensor);
-  if (meta == nullptr && tensor.dim() > 0 &&
-      tensor.sizes() != at::IntArrayRef(local_shape_of(tensor.sizes(), *layout))) {
-    return redistribute_local(tensor, tensor.sizes().vec(), *mesh.replicated(), *layout);
-  }
-  return meta == nullptr ? tensor : wait_tensor(local_under(tensor, *layout));
-}
-
 at::Tensor whole(const at::Tensor& tensor, MeshImpl& mesh) {
-  return local_in(tensor, mesh.replicated(), mesh);
+  return wait_tensor(local_as(tensor, *mesh.replicated()));
 }
 
 // The classes' weights, chosen by the targets, zero for those that are ignored.
@@ -170,12 +160,11 @@ std::optional<at::Tensor> class_split_log_softmax_backward(const at::Tensor& gra
                                                            at::ScalarType input_dtype) {
   const auto split = as_class_split(result, dim);
   if (!split) return std::nullopt;
-  MeshImpl& mesh = *split->meta->mesh;
   // As LibTorch does: the type of the gradient, unless the input was of a narrower one.
   const bool was_widened = gradient.scalar_type() == at::kFloat && input_dtype == at::kHalf;
   const at::ScalarType dtype = was_widened ? at::kHalf : gradient.scalar_type();
   at::Tensor output = split->meta->local;
-  at::Tensor g = local_in(gradient, split->meta->layout, mesh);
+  at::Tensor g = wait_tensor(local_as(gradient, *split->meta->layout));
   if (at::isReducedFloatingType(output.scalar_type())) output = output.to(at::kFloat), g = g.to(at::kFloat);
   const at::Tensor sum = is_known_sum_of(gradient, split->dim)
                              ? known_sum.sum.to(g.scalar_type())
@@ -193,8 +182,8 @@ std::optional<std::tuple<at::Tensor, at::Tensor>> class_split_nll_loss(
   MeshImpl& mesh = *split->meta->mesh;
   const Layout* like_targets = target_layout(*split);
   const at::Tensor& x = split->meta->local;
-  const Targets t =
-      targets_of(local_in(target, like_targets, mesh), weight, ignore_index, *split, mesh, x.scalar_type());
+  const Targets t = targets_of(wait_tensor(local_as(target, *like_targets)), weight, ignore_index, *split,
+                               mesh, x.scalar_type());
   at::Tensor picked = at::zeros(t.index.sizes(), x.options());
   if (split->held.size > 0)
     picked = x.gather(split->dim, t.index.unsqueeze(split->dim))
@@ -228,9 +217,9 @@ std::optional<at::Tensor> class_split_nll_loss_backward(const at::Tensor& output
   MeshImpl& mesh = *split->meta->mesh;
   const Layout* like_targets = target_layout(*split);
   const at::Tensor& x = split->meta->local;
-  const Targets t =
-      targets_of(local_in(target, like_targets, mesh), weight, ignore_index, *split, mesh, x.scalar_type());
-  at::Tensor g = output_gradient.dim() > 0 ? local_in(output_gradient, like_targets, mesh)
+  const Targets t = targets_of(wait_tensor(local_as(target, *like_targets)), weight, ignore_index, *split,
+                               mesh, x.scalar_type());
+  at::Tensor g = output_gradient.dim() > 0 ? wait_tensor(local_as(output_gradient, *like_targets))
                                            : whole(output_gradient, mesh);
   if (reduction == kMean) g = g / whole(total_weight, mesh);
   const at::Tensor of_target = (g * t.weight).neg().unsqueeze(split->dim);

@@ -89,9 +89,7 @@ bool is_same_size(const at::Tensor& self, const at::Tensor& other) { return self
 // This rank's part of a source that is to lie as a tensor does, and to have its type.
 at::Tensor source_as_lies(const at::Tensor& src, const at::Tensor& like) {
   const DTensorMeta& to = distributed(like, "copy_");
-  const at::Tensor cast = src.to(like.scalar_type()).expand(like.sizes());
-  if (meta_of(src) != nullptr) return local_under(cast, *to.layout);
-  return redistribute_local(cast, like.sizes().vec(), *to.mesh->replicated(), *to.layout);
+  return local_as(src.to(like.scalar_type()).expand(like.sizes()), *to.layout);
 }
 
 // Into a plain tensor goes the whole. Between tensors that lie alike each rank copies its own: also terms of

@@ -175,6 +175,11 @@ at::Tensor local_under(const at::Tensor& tensor, const Layout& to) {
   return redistribute_local(meta.local, shape, *meta.layout, to);
 }
 
+at::Tensor local_as(const at::Tensor& tensor, const Layout& to) {
+  if (meta_of(tensor) != nullptr) return local_under(tensor, to);
+  return redistribute_local(tensor, tensor.sizes().vec(), *to.mesh->replicated(), to);
+}
+
 at::Tensor whole_local(const at::Tensor& tensor) {
   return local_under(tensor, *distributed(tensor, "a redistribution").mesh->replicated());
 }
