@@ -1,4 +1,5 @@
-// Rules that are written dim by dim, for operators that move elements and change none.
+// Rules that are written dim by dim: what the families of operators that rearrange, cut, join and reduce have
+// in common.
 #pragma once
 
 #include <initializer_list>
