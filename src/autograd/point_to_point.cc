@@ -2,6 +2,7 @@
 #include "meshtorch/point_to_point.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 

@@ -2,6 +2,7 @@
 #include "meshtorch/context_parallel.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <optional>
