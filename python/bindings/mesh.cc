@@ -9,6 +9,7 @@
 #include <set>
 
 #include "bindings/bindings.h"
+#include "mesh/mesh_impl.h"
 
 namespace meshtorch::python {
 namespace {
@@ -58,12 +59,7 @@ DeviceMesh make_whole_mesh(const std::string& device_type, const std::vector<std
     TORCH_CHECK(different.size() == names->size(), "meshtorch: Each mesh_dim_name must be unique, got ",
                 c10::ArrayRef<std::string>(*names));
   }
-  std::int64_t count = 1;
-  for (const std::int64_t extent : shape) {
-    TORCH_CHECK_VALUE(extent >= 1, "meshtorch: an axis of a mesh has at least 1 rank, not ", extent,
-                      ", in shape ", c10::IntArrayRef(shape), "\n  do: give positive sizes");
-    count *= extent;
-  }
+  const std::int64_t count = internal::count_of_ranks(shape);
   return make_mesh(device_type, at::arange(count, at::kLong).view(shape), names);
 }
 

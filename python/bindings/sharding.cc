@@ -86,10 +86,10 @@ void bind_sharding(py::module_& m) {
   m.def(
       "register_sharding",
       [](const std::string& op, const py::function& function) {
-        const c10::FunctionSchema& registered = operator_named(op).op.schema();
+        const c10::FunctionSchema registered = operator_named(op).op.schema();  // the operator may go
         // As long as the program: rules are asked until its end, and nobody may drop it after Python's.
         const auto* kept = new py::function(function);
-        register_options(op, [kept, &registered](const StackCall& call) {
+        register_options(op, [kept, registered](const StackCall& call) {
           const py::gil_scoped_acquire lock;
           return options_from(call_function(*kept, registered, call), registered, call);
         });

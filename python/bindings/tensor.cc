@@ -165,8 +165,13 @@ void bind_tensors(py::module_& m) {
   m.def("spec", [](const at::Tensor& self) { return DTensor(self).spec(); });
   m.def("local_tensor", &local_tensor);
   m.def(
-      "stored_tensor", [](const at::Tensor& self) { return distributed(self, "stored_tensor").local; },
-      "What this rank holds: its shard, or a stand-in on a rank outside the mesh.");
+      "stored_tensor",
+      [](const at::Tensor& self) {
+        const DTensorMeta& meta = distributed(self, "stored_tensor");
+        refresh(meta);
+        return meta.local;
+      },
+      WithoutGil(), "What this rank holds: its shard, or a stand-in on a rank outside the mesh.");
   m.def(
       "held_ranges",
       [](const at::Tensor& self) {

@@ -4,15 +4,14 @@ Parameters stay the same objects: DTensors between steps, whole while their modu
 """
 
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import wraps
 from typing import Optional
 
 import torch
-from torch.utils import _pytree as pytree
 
 from . import _C
+from ._group_hooks import add_hooks, enter, free_parameters, has_forward, leave, refuse_foreign
 
 __all__ = [
     "CPUOffloadPolicy",
@@ -51,156 +50,6 @@ class CPUOffloadPolicy(OffloadPolicy):
     """Shards stay in the memory of the CPU, where those of a mesh of CPUs are anyway."""
 
     pin_memory: bool = True
-
-
-def _fields_of(value):
-    """The fields of a dataclass, which torch's trees take for leaves; None for anything else."""
-    if not is_dataclass(value) or isinstance(value, type):
-        return None
-    return {field.name: getattr(value, field.name) for field in fields(value)}
-
-
-def _with_fields(value, changed):
-    """A dataclass like it with other fields. Its __init__ is not run: it may compute, or take none of them."""
-    other = copy(value)
-    for name, each in changed.items():
-        object.__setattr__(other, name, each)
-    return other
-
-
-def _tensors_in(leaves):
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            yield leaf
-        elif (inside := _fields_of(leaf)) is not None:
-            yield from _tensors_in(pytree.tree_leaves(inside))
-
-
-def _with_tensors(leaves, tensors):
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            yield next(tensors)
-        elif (inside := _fields_of(leaf)) is not None:
-            parts, spec = pytree.tree_flatten(inside)
-            yield _with_fields(leaf, pytree.tree_unflatten(list(_with_tensors(parts, tensors)), spec))
-        else:
-            yield leaf
-
-
-def _on_tensors(call, values):
-    """The values with the tensors in them, also in dataclasses, replaced by what `call` makes of the list of them."""
-    if isinstance(values, torch.Tensor):  # what most modules give
-        return call([values])[0]
-    leaves, spec = pytree.tree_flatten(values)
-    tensors = iter(call(list(_tensors_in(leaves))))
-    return pytree.tree_unflatten(list(_with_tensors(leaves, tensors)), spec)
-
-
-class _Passes:
-    """The modules that make up a group, and which of them are still to run in this pass."""
-
-    def __init__(self, modules, parameters):
-        self.modules = modules
-        self.to_come = set()
-        # Where the group's parameters were found, until the first pass: (module, name, parameter).
-        mine = {id(p) for _, p in parameters}
-        parts = {part: None for whole in modules for part in whole.modules()}
-        self.parameters = [(part, name, p) for part in parts for name, p in part._parameters.items() if id(p) in mine]
-
-    def begin(self, module):
-        if module not in self.to_come:
-            self.to_come = set(self.modules)
-
-    def end(self, module):
-        self.to_come.discard(module)
-        return not self.to_come
-
-
-def _refuse_shared_between_groups(modules):
-    """A parameter is whole while the modules of its group run, so that one outside of them would read a shard."""
-    inside = {}  # of each group: the modules that it is whole for
-    for whole in modules:
-        for part in whole.modules():
-            if hasattr(part, "_meshtorch_group"):
-                inside.setdefault(part._meshtorch_group, set()).update(part.modules())
-    for whole in modules:
-        for name, part in whole.named_modules():
-            for parameter_name, p in part._parameters.items():
-                group = None if p is None else _C._group_of(p)
-                if group is not None and group in inside and part not in inside[group]:
-                    raise ValueError(
-                        f"meshtorch: a parameter is shared by modules of several groups: {name}.{parameter_name}\n"
-                        "  do: give these modules to one call of fully_shard, as a list"
-                    )
-
-
-def _take_replaced_parameters(modules):
-    """Parameters that modules hold now in the place of those that their groups were given."""
-    for part in (part for whole in modules for part in whole.modules() if hasattr(part, "_meshtorch_passes")):
-        for owner, name, old in part._meshtorch_passes.parameters:
-            new = owner._parameters.get(name)
-            if new is not None and new is not old:
-                part._meshtorch_group.replace(old, new)
-        part._meshtorch_passes.parameters = []
-
-
-def _begin(group, passes, inputs):
-    """The first forward pass of a group that runs in no other module's."""
-    _take_replaced_parameters(passes.modules)
-    _refuse_shared_between_groups(passes.modules)
-    group.become_root_of([p for m in passes.modules for p in m.parameters()], inputs)
-
-
-def _enter(module, args, kwargs):
-    group, passes = module._meshtorch_group, module._meshtorch_passes
-
-    def before_forward(tensors):
-        if group.is_new:
-            _begin(group, passes, tensors)
-        passes.begin(module)
-        return group.before_forward(tensors)
-
-    return _on_tensors(before_forward, (args, kwargs))
-
-
-def _leave(module, outputs):
-    group, is_last = module._meshtorch_group, module._meshtorch_passes.end(module)
-    return _on_tensors(lambda tensors: group.after_forward(tensors, is_last), outputs)
-
-
-def _add_hooks(modules, group, parameters):
-    passes = _Passes(modules, parameters)
-    for module in modules:
-        module._meshtorch_group = group
-        module._meshtorch_passes = passes
-        module.register_forward_pre_hook(_enter, prepend=True, with_kwargs=True)
-        module.register_forward_hook(lambda part, args, outputs: _leave(part, outputs))
-
-
-def _has_forward(module):
-    return type(module).forward is not torch.nn.Module.forward
-
-
-def _free_parameters(modules, ignored=()):
-    """The parameters that are in no group yet, each once, by name."""
-    seen = {id(p) for p in ignored or ()}
-    free = []
-    for module in modules:
-        for name, p in module.named_parameters():
-            if id(p) not in seen and _C._group_of(p) is None:
-                free.append((name, p))
-            seen.add(id(p))
-    return free
-
-
-def _refuse_foreign(parameters, who):
-    """DTensors of torch.distributed.tensor have a mesh and collectives of their own."""
-    for name, p in parameters:
-        if any(cls.__module__.startswith("torch.distributed.") for cls in type(p).__mro__):
-            raise TypeError(
-                f"meshtorch: {who} got a parameter that torch.distributed distributes: {name}, a {type(p).__name__}\n"
-                "  do: distribute it by meshtorch, or shard the module by torch.distributed.fsdp"
-            )
 
 
 class UnshardHandle:
@@ -378,7 +227,7 @@ def fully_shard(
     """
     modules = list(module) if isinstance(module, (list, tuple)) else [module]
     for part in modules:
-        if isinstance(part, (torch.nn.ModuleList, torch.nn.ModuleDict)) and not _has_forward(part):
+        if isinstance(part, (torch.nn.ModuleList, torch.nn.ModuleDict)) and not has_forward(part):
             raise ValueError(
                 f"meshtorch: fully_shard does not support containers that do not implement forward: {part}\n"
                 "  do: call it on the modules inside"
@@ -391,8 +240,8 @@ def fully_shard(
     mesh = mesh or _C._world_mesh()
     if isinstance(offload_policy, CPUOffloadPolicy):
         _C._check_offload(mesh)
-    parameters = _free_parameters(modules, ignored_params)
-    _refuse_foreign(parameters, "fully_shard")
+    parameters = free_parameters(modules, ignored_params)
+    refuse_foreign(parameters, "fully_shard")
     placements = [shard_placement_fn(p) if shard_placement_fn else None for _, p in parameters]
     group = _C._sharded_group(
         ", ".join(type(part).__name__ for part in modules),
@@ -402,7 +251,7 @@ def fully_shard(
         _ranks_after_forward(reshard_after_forward),
         mp_policy._to_c(),
     )
-    _add_hooks(modules, group, parameters)
+    add_hooks(modules, group, parameters)
     for part in modules:
         _as_fsdp(part)
     return module
@@ -417,8 +266,8 @@ def replicate(
     module, *, mesh=None, mp_policy=MixedPrecisionPolicy(), bucket_cap_mb=25, find_unused_parameters=False
 ):
     """Keeps a copy of the module on every rank and reduces gradients in buckets during backward."""
-    parameters = _free_parameters([module])
-    _refuse_foreign(parameters, "replicate")
+    parameters = free_parameters([module])
+    refuse_foreign(parameters, "replicate")
     group = _C._replicated_group(
         type(module).__name__,
         parameters,
@@ -428,7 +277,7 @@ def replicate(
         find_unused_parameters,
         mp_policy._to_c(),
     )
-    _add_hooks([module], group, parameters)
+    add_hooks([module], group, parameters)
     return module
 
 
@@ -455,7 +304,7 @@ def register_fsdp_forward_method(module, method_name):
 
     @wraps(method)
     def forward(*args, **kwargs):
-        args, kwargs = _enter(module, args, kwargs)
-        return _leave(module, method(*args, **kwargs))
+        args, kwargs = enter(module, args, kwargs)
+        return leave(module, method(*args, **kwargs))
 
     setattr(module, method_name, forward)

@@ -1,5 +1,7 @@
 """Views and what is written in place: bases that get other data or another shape, repeated memory, offsets, out=."""
 
+import pickle
+
 import pytest
 import torch
 from meshtorch import Replicate, Shard, distribute_tensor
@@ -182,3 +184,14 @@ def places(w):
 
 def test_views_lie_where_plain_ones_do(ranks):
     ranks(places)
+
+
+def pickled_view(w):
+    x = squares(w)
+    row = x[1]
+    x.zero_()
+    w.same(pickle.loads(pickle.dumps(row)).full_tensor(), torch.zeros(4))
+
+
+def test_a_view_that_is_a_copy_is_pickled_as_it_is(ranks):
+    ranks(pickled_view)

@@ -2,10 +2,12 @@
 #include "meshtorch/point_to_point.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 
 #include "autograd/differentiable.h"
+#include "comm/host_tensor.h"
 #include "comm/peer_exchange.h"
 
 namespace meshtorch {
@@ -78,7 +80,7 @@ SentAndReceived batch_send_recv(const std::vector<SendTo>& sends, const std::vec
   std::vector<at::Tensor> inputs;
   for (const SendTo& s : given) inputs.push_back(s.tensor);
   // What is received depends on no input of this rank's.
-  inputs.push_back(at::zeros({}).requires_grad_(!trips.received.empty()));
+  inputs.push_back(at::zeros({}, on_host(at::kFloat)).requires_grad_(!trips.received.empty()));
   const auto forward = [&](const std::vector<at::Tensor>&) {
     SentAndReceived there = exchange_with_peers(given, expected, group);
     std::vector<at::Tensor> outputs = std::move(there.received);

@@ -14,6 +14,7 @@
 #include "checkpoint/load_parameters.h"
 #include "checkpoint/module_tensors.h"
 #include "checkpoint/plan/dcp_metadata.h"
+#include "comm/host_tensor.h"
 #include "safetensors/input_file.h"
 
 namespace meshtorch::dcp {
@@ -116,7 +117,7 @@ const std::string& Folder::path() const { return impl_->path; }
 
 at::Tensor Folder::read(const std::string& name) const {
   const Entry& entry = at(name);
-  at::Tensor values = at::empty(entry.shape, at::TensorOptions(entry.dtype));
+  at::Tensor values = at::empty(entry.shape, on_host(entry.dtype));
   load_into(values, *this, name);
   return values;
 }
@@ -124,19 +125,20 @@ at::Tensor Folder::read(const std::string& name) const {
 void load_into(const at::Tensor& target, const Folder& folder, const std::string& name) {
   check_target(target, folder.at(name).shape, name, folder.path());
   const at::NoGradGuard no_grad;
-  const Shards shards = shards_to_fill(target);
-  for (const DcpChunk& chunk : folder.impl_->metadata.tensors.at(name).chunks) {
-    const Overlap overlap = overlap_of(shards.held, chunk.box);
-    if (overlap.local.count() == 0) continue;
-    at::Tensor values = folder.impl_->read(chunk, name);
-    for (std::size_t dim = 0; dim < overlap.inside.size(); ++dim) {
-      std::vector<at::Tensor> pieces;
-      for (const Range& range : overlap.inside[dim])
-        pieces.push_back(values.narrow(static_cast<std::int64_t>(dim), range.begin, range.size));
-      values = pieces.size() == 1 ? pieces[0] : at::cat(pieces, static_cast<std::int64_t>(dim));
+  fill_shards(target, [&](const Shards& shards) {
+    for (const DcpChunk& chunk : folder.impl_->metadata.tensors.at(name).chunks) {
+      const Overlap overlap = overlap_of(shards.held, chunk.box);
+      if (overlap.local.count() == 0) continue;
+      at::Tensor values = folder.impl_->read(chunk, name);
+      for (std::size_t dim = 0; dim < overlap.inside.size(); ++dim) {
+        std::vector<at::Tensor> pieces;
+        for (const Range& range : overlap.inside[dim])
+          pieces.push_back(values.narrow(static_cast<std::int64_t>(dim), range.begin, range.size));
+        values = pieces.size() == 1 ? pieces[0] : at::cat(pieces, static_cast<std::int64_t>(dim));
+      }
+      view_of(shards.local, overlap.local).copy_(values);
     }
-    view_of(shards.local, overlap.local).copy_(values);
-  }
+  });
 }
 
 LoadReport load_parameters(torch::nn::Module& module, const Folder& folder, const LoadOptions& options) {

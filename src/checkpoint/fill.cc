@@ -5,6 +5,7 @@
 
 #include "checkpoint/dtype.h"
 #include "checkpoint/slab.h"
+#include "comm/host_tensor.h"
 #include "comm/wire.h"
 
 namespace meshtorch::safetensors::internal {
@@ -23,7 +24,7 @@ void fill(const at::Tensor& target, const OpenFile& file, const StoredTensor& so
   }
   // The target has another type, or is not in one piece.
   checkpoint::internal::for_each_slab(target, [&](const at::Tensor& slab, std::int64_t begin) {
-    const at::Tensor values = at::empty(slab.sizes(), at::TensorOptions(type));
+    const at::Tensor values = at::empty(slab.sizes(), on_host(type));
     read(values, begin);
     slab.copy_(values);
   });

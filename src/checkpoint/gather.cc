@@ -9,6 +9,7 @@
 
 #include "comm/backend_traits.h"
 #include "comm/error_text.h"
+#include "comm/host_tensor.h"
 #include "comm/rank_context.h"
 #include "comm/watched_store.h"
 
@@ -28,9 +29,9 @@ std::vector<std::string> gather_texts(const std::string& mine, RankContext& cont
   c10d::ProcessGroup& group = *context.default_group()->process_group;
   const auto length = static_cast<std::int64_t>(mine.size());
   const at::Tensor lengths =
-      gather_rows(at::full({1, 1}, length, at::kLong), context.world(), group).contiguous();
+      gather_rows(at::full({1, 1}, length, on_host(at::kLong)), context.world(), group).contiguous();
   const std::int64_t longest = lengths.max().item<std::int64_t>();
-  at::Tensor row = at::zeros({1, std::max<std::int64_t>(longest, 1)}, at::kByte);
+  at::Tensor row = at::zeros({1, std::max<std::int64_t>(longest, 1)}, on_host(at::kByte));
   std::copy(mine.begin(), mine.end(), row.data_ptr<std::uint8_t>());
   const at::Tensor rows = gather_rows(row, context.world(), group).contiguous();
   std::vector<std::string> texts;

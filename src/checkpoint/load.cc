@@ -73,7 +73,11 @@ class DataFiles {
   DataFiles(const std::string& directory, const Index& index) : directory_(directory), index_(index) {}
 
   void fill(const at::Tensor& target, const std::string& name) {
-    const Shards shards = shards_to_fill(target);
+    fill_shards(target, [&](const Shards& shards) { fill(shards, name); });
+  }
+
+ private:
+  void fill(const Shards& shards, const std::string& name) {
     for (const Chunk& chunk : index_.tensors.at(name).chunks) {
       const Overlap overlap = overlap_of(shards.held, chunk.box);
       if (overlap.local.count() == 0) continue;
@@ -84,7 +88,6 @@ class DataFiles {
     }
   }
 
- private:
   const safetensors::internal::OpenFile& open(const std::string& name) {
     auto& file = files_[name];
     if (!file) {

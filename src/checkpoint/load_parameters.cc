@@ -87,9 +87,10 @@ using namespace internal;
 void load_into(const at::Tensor& target, const Files& files, const std::string& name) {
   const Entry& entry = files.at(name);
   checkpoint::internal::check_target(target, entry.shape, name, entry.file);
-  const checkpoint::internal::Shards shards = checkpoint::internal::shards_to_fill(target);
-  const auto& [file, tensor] = files.impl_->files.tensors.at(name);
-  fill(shards.local, *file, *tensor, ShardIndices(entry.shape, shards.held));
+  const auto& stored = files.impl_->files.tensors.at(name);
+  checkpoint::internal::fill_shards(target, [&](const checkpoint::internal::Shards& shards) {
+    fill(shards.local, *stored.file, *stored.tensor, ShardIndices(entry.shape, shards.held));
+  });
 }
 
 LoadReport load_parameters(torch::nn::Module& module, const Files& files, const LoadOptions& options) {

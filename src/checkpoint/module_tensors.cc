@@ -7,8 +7,10 @@
 #include <map>
 
 #include "comm/pending.h"
+#include "dispatch/write_back.h"
 #include "meshtorch/distribute_module.h"
 #include "tensor/meta.h"
+#include "tensor/reduced.h"
 
 namespace meshtorch::checkpoint::internal {
 
@@ -37,6 +39,7 @@ void check_whole(const at::Tensor& tensor, const std::string& name) {
 
 Shards shards_of(const at::Tensor& tensor) {
   const DTensorMeta* meta = meta_of(tensor);
+  if (meta) refresh(*meta);
   const at::Tensor local = (meta ? meta->local : tensor).detach();
   wait_pending(local);
   const Shape shape = tensor.sizes().vec();
@@ -45,7 +48,7 @@ Shards shards_of(const at::Tensor& tensor) {
           held_in_each_dim(shape, meta->layout->placements, meta->mesh->shape(), coordinate_in(*meta->mesh))};
 }
 
-Shards shards_to_fill(const at::Tensor& tensor) {
+void fill_shards(const at::Tensor& tensor, const std::function<void(const Shards&)>& fill) {
   if (const DTensorMeta* meta = meta_of(tensor); meta && meta->local.is_meta()) {
     const at::TensorOptions options = meta->local.options().device(meta->mesh->device_type());
     const at::Tensor local = at::empty(meta->local.sizes(), options);
@@ -53,7 +56,12 @@ Shards shards_to_fill(const at::Tensor& tensor) {
   } else if (!meta && tensor.is_meta()) {
     replace_data(tensor, at::empty(tensor.sizes(), tensor.options().device(at::kCPU)));
   }
-  return shards_of(tensor);
+  const Shards shards = shards_of(tensor);
+  fill(shards);
+  const DTensorMeta* meta = meta_of(tensor);
+  if (!meta) return;
+  note_write(meta->local);
+  if (meta->write_back) write_through(tensor);
 }
 
 at::Tensor view_of(const at::Tensor& tensor, const Box& box) {

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -32,9 +33,11 @@ struct Shards {
   std::vector<std::vector<Range>> held;
 };
 
+// All ranks of the mesh call it: a view that is a copy is brought up to date.
 Shards shards_of(const at::Tensor& tensor);
-// The same, after giving memory to a tensor on the meta device.
-Shards shards_to_fill(const at::Tensor& tensor);
+// Lets `fill` write the local tensor, after giving memory to one on the meta device; views of the tensor see
+// it.
+void fill_shards(const at::Tensor& tensor, const std::function<void(const Shards&)>& fill);
 
 // The elements of a box of a plain tensor, sharing its memory.
 at::Tensor view_of(const at::Tensor& tensor, const Box& box);

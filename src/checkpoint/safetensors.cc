@@ -6,6 +6,7 @@
 #include "checkpoint/dtype.h"
 #include "checkpoint/files_impl.h"
 #include "checkpoint/fill.h"
+#include "comm/host_tensor.h"
 #include "comm/pending.h"
 #include "comm/wire.h"
 #include "meshtorch/dtensor.h"
@@ -74,7 +75,7 @@ at::Tensor Files::read(const std::string& name, const std::vector<std::int64_t>&
                     c10::IntArrayRef(sizes), " is not inside tensor \"", name, "\" of shape ",
                     c10::IntArrayRef(entry.shape), "\n  in: ", entry.file,
                     "\n  do: give an offset and a size for each dim, inside the shape");
-  const at::Tensor values = at::empty(sizes, at::TensorOptions(entry.dtype));
+  const at::Tensor values = at::empty(sizes, on_host(entry.dtype));
   const auto& [file, tensor] = impl_->files.tensors.at(name);
   fill(values, *file, *tensor, ShardIndices(entry.shape, std::move(part)));
   return values;

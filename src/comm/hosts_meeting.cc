@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "comm/error_text.h"
+#include "comm/host_tensor.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -141,7 +142,7 @@ HostsMeeting::Finding HostsMeeting::found_by_first(const std::function<Finding()
 std::vector<std::vector<char>> HostsMeeting::exchange(const std::vector<char>& mine) const {
   const c10::InferenceMode is_off(false);
   const auto size = static_cast<std::int64_t>(mine.size());
-  const auto room = [&] { return at::empty({size}, at::TensorOptions(at::kByte)); };
+  const auto room = [&] { return at::empty({size}, on_host(at::kByte)); };
   std::vector<at::Tensor> inputs{room()};
   std::memcpy(inputs[0].mutable_data_ptr(), mine.data(), mine.size());
   std::vector<std::vector<at::Tensor>> outputs(1);

@@ -4,68 +4,22 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <thread>
-#include <type_traits>
 #include <utility>
 
 #include "comm/blocking.h"
 #include "comm/fault_lab.h"
 #include "comm/meeting_bell.h"
-#include "comm/waits.h"
 #include "meshtorch/error.h"
 
 namespace meshtorch::internal {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-
-// Watching pays up to what sleeping and being woken cost.
-constexpr std::chrono::nanoseconds kLongestWatch = std::chrono::microseconds(200);
-constexpr std::chrono::nanoseconds kShortestWatch = std::chrono::microseconds(5);
-constexpr int kYields = 16;
-constexpr std::size_t kOriginWords = std::extent_v<decltype(MeetingSlot::origin)>;
-
-std::uint64_t come_to(std::uint64_t gathering) { return gathering & 0xFFFF; }
-
-void pause_briefly() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 int cores() {
   static const int count = static_cast<int>(std::thread::hardware_concurrency());
   return count;
-}
-
-// A wait that is longer is told of, while it goes on.
-milliseconds longest_silent_wait() {
-  const char* seconds = std::getenv("MESHTORCH_WARN_AFTER");
-  const double given = seconds == nullptr ? 0 : std::atof(seconds);
-  return given > 0 ? milliseconds(static_cast<std::int64_t>(given * 1000)) : milliseconds(30000);
-}
-
-void write_origin(MeetingSlot& slot) {
-  std::uint64_t words[kOriginWords] = {};
-  if (const CallOrigin* origin = CallOrigin::current()) {
-    const std::string& name = origin->name();
-    std::memcpy(words, name.data(), std::min(name.size(), sizeof(words)));
-  }
-  for (std::size_t i = 0; i < std::size(words); ++i)
-    slot.origin[i].store(words[i], std::memory_order_relaxed);
-}
-
-std::string read_origin(const MeetingSlot& slot) {
-  std::uint64_t words[kOriginWords + 1] = {};
-  for (std::size_t i = 0; i < std::size(slot.origin); ++i)
-    words[i] = slot.origin[i].load(std::memory_order_relaxed);
-  return reinterpret_cast<const char*>(words);
 }
 
 }  // namespace
@@ -93,7 +47,8 @@ bool GroupMeeting::come(const GroupCall& call, std::unique_ptr<Declared> declare
   mine.kind.store(static_cast<std::uint32_t>(call.kind()), std::memory_order_relaxed);
   mine.is_inside.store(1, std::memory_order_relaxed);
   mine.last_words.store(LastWords::none, std::memory_order_relaxed);
-  write_origin(mine);
+  const CallOrigin* origin = CallOrigin::current();
+  mine.write_origin(origin == nullptr ? std::string_view() : origin->name());
   if (company_.record) place_in_record_ = company_.record->begin(number_in_record_, number, call);
   mine.brought[turn_].hash = call.hash();
   mine.brought[turn_].hash.add(number);
@@ -189,178 +144,6 @@ void GroupMeeting::gather_inside(milliseconds timeout) {
   give_up(outcome, timeout, describe(), late_to_meeting());
 }
 
-GroupMeeting::Outcome GroupMeeting::gather(milliseconds timeout, bool may_give_up) {
-  if (arrive()) return Outcome::met;
-  const Blocking blocking;
-  return sleep_until_all_come(timeout, may_give_up);
-}
-
-bool GroupMeeting::arrive() {
-  fault_point(FaultPoint::arriving, world_rank(rank_));
-  std::uint64_t now = memory_.gathering.load(std::memory_order_relaxed);
-  meeting_ = meeting_of(now);  // it cannot be held without this rank
-  memory_.slot(rank_).meetings.store(meeting_ + 1, std::memory_order_relaxed);
-  for (;;) {
-    const bool is_last = come_to(now) + 1 == static_cast<std::uint64_t>(size());
-    if (!memory_.gathering.compare_exchange_weak(now, is_last ? (meeting_ + 1) << 16 : now + 1)) continue;
-    if (!is_last) break;
-    ring(memory_);
-    return true;
-  }
-  const Blocking blocking;
-  return watch([this] { return is_over(meeting_); });
-}
-
-GroupMeeting::Outcome GroupMeeting::sleep_until_all_come(milliseconds timeout, bool may_give_up) {
-  const auto all_have_come = [this] { return is_over(meeting_); };
-  const auto wait = [this] { return wait_in_meeting(); };
-  if (!may_give_up) return sleep(all_have_come, timeout, nullptr, wait);
-  return sleep(all_have_come, timeout, [this] { return withdraw(meeting_); }, wait);
-}
-
-std::vector<int> GroupMeeting::late_to_meeting() const {
-  std::vector<int> late;
-  for (int r = 0; r < size(); ++r) {
-    if (memory_.slot(r).meetings.load(std::memory_order_relaxed) <= meeting_) late.push_back(world_rank(r));
-  }
-  return late;
-}
-
-void GroupMeeting::tell_wait(const Wait* wait) {
-  if (wait == nullptr && !has_told_) return;
-  has_told_ = wait != nullptr;
-  company_.tell_wait(wait);
-}
-
-Wait GroupMeeting::wait_in_meeting() const {
-  const MeetingSlot& mine = memory_.slot(rank_);
-  const std::vector<int> late = late_to_meeting();
-  const std::string origin = read_origin(mine);
-  return {late, c10::str(list_ranks(late), " in ",
-                         to_string(static_cast<CallKind>(mine.kind.load(std::memory_order_relaxed))), " #",
-                         mine.calls.load(std::memory_order_relaxed), " of ", list_ranks(company_.world_ranks),
-                         origin.empty() ? "" : " for " + origin)};
-}
-
-void GroupMeeting::ring_bell() { ring(memory_); }
-
-void GroupMeeting::wait_until(const std::function<bool()>& is_there, milliseconds timeout,
-                              const std::function<int()>& late, const std::string& missing) {
-  check_usable();
-  if (is_there()) return;
-  const Blocking blocking;
-  if (watch(is_there)) return;
-  const auto wait = [&]() -> Wait {
-    return {{world_rank(late())}, c10::str("rank ", world_rank(late()), ", which has not ", missing)};
-  };
-  const Outcome outcome = sleep(is_there, timeout, [] { return true; }, wait);
-  if (outcome == Outcome::told) {  // what was posted before stays where it is
-    memory_.is_broken.store(1);
-    ring(memory_);
-    hear(failed_among(company_.world_ranks), timeout);
-  }
-  if (outcome != Outcome::met)
-    give_up(outcome, timeout, c10::str("rank ", world_rank(late()), " has not ", missing),
-            {world_rank(late())});
-}
-
-bool GroupMeeting::is_over(std::uint64_t meeting) const {
-  return meeting_of(memory_.gathering.load()) != meeting;
-}
-
-template <class Condition>
-bool GroupMeeting::watch(const Condition& is_over) {
-  if (current_fault_lab() != nullptr) return false;  // it says who runs
-  const auto begin = Clock::now();
-  if (!may_watch_) {  // let the others have the core
-    for (int i = 0; i < kYields && Clock::now() - begin < kLongestWatch; ++i) {
-      std::this_thread::yield();
-      if (is_over()) return true;
-    }
-    return false;
-  }
-  // No yielding here: on a busy machine another program would take the core for a whole slice, where a rank
-  // that sleeps is woken in between. A rank that wants this core has it as soon as patience is over.
-  for (unsigned i = 1;; ++i) {
-    if (is_over()) {
-      patience_ = std::min(2 * patience_, kLongestWatch);
-      return true;
-    }
-    pause_briefly();
-    if (i % 64 == 0 && Clock::now() - begin > patience_) break;
-  }
-  patience_ = std::max(patience_ / 2, kShortestWatch);
-  return false;
-}
-
-GroupMeeting::Outcome GroupMeeting::sleep(const std::function<bool()>& is_over, milliseconds timeout,
-                                          const std::function<bool()>& withdraw,
-                                          const std::function<Wait()>& wait) {
-  const auto begin = Clock::now();
-  const milliseconds patience = longest_silent_wait();
-  bool has_warned = false;
-  memory_.sleepers.fetch_add(1);
-  Outcome outcome = Outcome::met;
-  for (;;) {
-    const std::uint32_t heard = memory_.bell.load();
-    if (is_over()) break;
-    const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
-    if (!has_warned && waited >= patience) {
-      has_warned = true;
-      warn_of_wait(waited, wait().ranks);
-    }
-    if (company_.tell_wait && waited >= kLookout) {
-      const Wait now = wait();
-      tell_wait(&now);
-    }
-    milliseconds rest = has_warned ? milliseconds::max() : patience - waited;
-    if (withdraw) {
-      rest = std::min(rest, timeout - waited);
-      if (memory_.failures.load() != failures_known_ && failed_among(wait().ranks) >= 0) {
-        if (withdraw()) outcome = Outcome::told;
-        break;
-      }
-      obstacle_ = company_.obstacle();
-      if (obstacle_.is_there() || timeout <= waited) {
-        if (withdraw()) outcome = obstacle_.is_there() ? Outcome::hindered : Outcome::late;
-        break;
-      }
-    }
-    if (FaultLab* lab = current_fault_lab(); lab != nullptr && !company_.are_processes) {
-      lab->at(FaultPoint::waiting, world_rank(rank_));
-      continue;
-    }
-    wait_for_bell(memory_.bell, heard, std::min(rest, company_.tell_wait ? kLookout : milliseconds(3600000)));
-  }
-  memory_.sleepers.fetch_sub(1);
-  if (outcome == Outcome::met) {
-    tell_wait(nullptr);
-  } else if (company_.tell_wait) {  // it stays told until the rank goes on
-    Wait last = wait();
-    last.is_given_up = true;
-    tell_wait(&last);
-  }
-  if (Clock::now() - begin < kLongestWatch) patience_ = kLongestWatch;
-  return outcome;
-}
-
-void GroupMeeting::warn_of_wait(milliseconds waited, const std::vector<int>& late) const {
-  // At once and in one piece: a warning of LibTorch's may be held back until the wait is over.
-  const std::string text =
-      c10::str("meshtorch: rank ", world_rank(rank_), " has waited for ",
-               static_cast<double>(waited.count()) / 1000, " s in a collective\n  ", describe(), follow(late),
-               "\n  do: look at what the ranks that are not in it do; at the time limit it is an error\n");
-  std::fputs(text.c_str(), stderr);
-}
-
-bool GroupMeeting::withdraw(std::uint64_t meeting) {
-  std::uint64_t now = memory_.gathering.load();
-  while (meeting_of(now) == meeting) {
-    if (memory_.gathering.compare_exchange_weak(now, now - 1)) return true;
-  }
-  return false;
-}
-
 void GroupMeeting::give_up(Outcome outcome, milliseconds timeout, const std::string& state,
                            const std::vector<int>& late) {
   const std::string problem =
@@ -427,7 +210,7 @@ std::string GroupMeeting::describe() const {
         .append(to_string(static_cast<CallKind>(slot.kind.load(std::memory_order_relaxed))))
         .append(" #")
         .append(std::to_string(calls));
-    if (const std::string origin = read_origin(slot); !origin.empty()) text.append(" for ").append(origin);
+    if (const std::string origin = slot.read_origin(); !origin.empty()) text.append(" for ").append(origin);
     if (is_inside && (slot.meetings.load(std::memory_order_relaxed) < latest || was_left(calls)))
       text.append(", behind the others");
     if (slot.last_words == LastWords::error) text.append(", then failed: ").append(slot.read_words());

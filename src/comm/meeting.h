@@ -167,6 +167,9 @@ class GroupMeeting {
   [[noreturn]] void disagree(const GroupCall& call, std::chrono::milliseconds timeout);
   void check_splits(const GroupCall& call, std::chrono::milliseconds timeout);
 
+  // Watching pays up to what sleeping and being woken cost.
+  static constexpr std::chrono::nanoseconds kLongestWatch = std::chrono::microseconds(200);
+
   MeetingMemory& memory_;
   const int rank_;
   const Company company_;

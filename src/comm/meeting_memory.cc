@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <new>
-#include <string_view>
+#include <type_traits>
 
 namespace meshtorch::internal {
 namespace {
@@ -38,6 +38,20 @@ std::string read_shared_text(const char (&room)[size]) {
 }
 
 }  // namespace
+
+void MeetingSlot::write_origin(std::string_view name) {
+  std::uint64_t characters[std::extent_v<decltype(origin)>] = {};
+  name.copy(reinterpret_cast<char*>(characters), sizeof(characters));
+  for (std::size_t i = 0; i < std::size(characters); ++i)
+    origin[i].store(characters[i], std::memory_order_relaxed);
+}
+
+std::string MeetingSlot::read_origin() const {
+  std::uint64_t characters[std::extent_v<decltype(origin)> + 1] = {};  // the last one ends the text
+  for (std::size_t i = 0; i < std::size(origin); ++i)
+    characters[i] = origin[i].load(std::memory_order_relaxed);
+  return reinterpret_cast<const char*>(characters);
+}
 
 void MeetingSlot::write_words(const std::string& text) { write_shared_text(words, text); }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/call_hash.h"
@@ -122,6 +123,8 @@ struct alignas(64) MeetingSlot {
   FailureNote failure;  // the latest
 
   // Cut to what fits. Peers may read while it is written: half of one text and half of another, then.
+  void write_origin(std::string_view name);
+  std::string read_origin() const;
   void write_words(const std::string& text);
   std::string read_words() const;
   // Null: it goes on.

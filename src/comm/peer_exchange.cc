@@ -13,6 +13,7 @@
 
 #include "comm/backend.h"
 #include "comm/comm_record.h"
+#include "comm/host_tensor.h"
 #include "comm/key.h"
 #include "comm/memory_backend.h"
 #include "comm/pending.h"
@@ -294,10 +295,10 @@ void tell_observers_of(const Peer& peer, const Group& pair, int other) {
 
 // A zero that is there when all have arrived.
 at::Tensor zero_after(const std::vector<std::shared_ptr<PeerArrival>>& arrivals) {
-  if (arrivals.empty()) return at::zeros({});
+  if (arrivals.empty()) return at::zeros({}, on_host(at::kFloat));
   return make_pending({}, at::TensorOptions(at::kFloat), [arrivals] {
     for (const auto& arrival : arrivals) arrival->wait(Collective::send);
-    return at::zeros({});
+    return at::zeros({}, on_host(at::kFloat));
   });
 }
 

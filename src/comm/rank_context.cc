@@ -1,6 +1,7 @@
 // What one rank owns, found from any of its threads.
 #include "comm/rank_context.h"
 
+#include <pthread.h>
 #include <torch/csrc/distributed/c10d/RankLocal.hpp>
 
 #include <algorithm>
@@ -21,6 +22,11 @@ std::shared_ptr<RankContext>& process_context() {
   static std::shared_ptr<RankContext> context;
   return context;
 }
+
+// A child that a rank forks is no rank: the other threads of groups and stores are not there, and what the
+// rank says of its end is not for the child to say. Nothing of it is ended there either. Runs in the child,
+// where no other thread is.
+void forget_in_child() { [[maybe_unused]] static const auto* kept = new auto(std::move(process_context())); }
 
 std::mutex& process_mutex() {
   static std::mutex mutex;
@@ -126,6 +132,7 @@ void set_thread_rank(std::shared_ptr<RankContext> context) {
 
 void set_process_rank(std::shared_ptr<RankContext> context) {
   if (context) share_default_generator();
+  [[maybe_unused]] static const int watches_forks = pthread_atfork(nullptr, nullptr, &forget_in_child);
   std::shared_ptr<RankContext> old;
   {
     const std::scoped_lock lock(process_mutex());

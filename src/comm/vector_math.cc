@@ -6,6 +6,8 @@
 
 #include <mutex>
 
+#include "comm/host_tensor.h"
+
 namespace meshtorch::internal {
 namespace {
 
@@ -14,7 +16,7 @@ void use_all(at::ScalarType type) {
   constexpr Function kFunctions[] = {at::acos,   at::asin, at::atan, at::cos,   at::erf,  at::erfc,
                                      at::erfinv, at::exp,  at::log,  at::log10, at::log2, at::sin,
                                      at::sqrt,   at::tan,  at::tanh, at::trunc};
-  const at::Tensor numbers = at::full({32}, 0.5, type);
+  const at::Tensor numbers = at::full({32}, 0.5, on_host(type));
   for (const Function function : kFunctions) function(numbers);
 }
 

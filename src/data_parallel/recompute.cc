@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "autograd/differentiable.h"
+#include "comm/host_tensor.h"
 
 namespace meshtorch {
 using namespace internal;
@@ -83,7 +84,7 @@ std::vector<at::Tensor> recompute(const TensorFunction& fn, const std::vector<at
   for (const at::Tensor& input : inputs) versions.push_back(input.defined() ? input._version() : 0);
   // Something to differentiate by, also where only what fn uses beside its inputs needs gradients.
   std::vector<at::Tensor> with_anchor = inputs;
-  with_anchor.push_back(at::empty({0}).requires_grad_());
+  with_anchor.push_back(at::empty({0}, on_host(at::kFloat)).requires_grad_());
   return differentiable(
       "Recompute", with_anchor, [&](const std::vector<at::Tensor>&) { return fn(inputs); },
       [fn, inputs, versions, first](const std::vector<at::Tensor>& gradients) {

@@ -1,6 +1,7 @@
 // The end of a backward pass that left parameters without gradients.
 #include <ATen/ATen.h>
 
+#include "comm/host_tensor.h"
 #include "data_parallel/parameter_group.h"
 
 namespace meshtorch::internal {
@@ -50,7 +51,7 @@ void ParameterGroup::set_counts_unused(bool value) {
 }
 
 std::vector<bool> ParameterGroup::used_anywhere(const std::vector<bool>& used_here) const {
-  at::Tensor flags = at::zeros({static_cast<std::int64_t>(used_here.size())}, at::kFloat);
+  at::Tensor flags = at::zeros({static_cast<std::int64_t>(used_here.size())}, on_host(at::kFloat));
   for (std::size_t i = 0; i < used_here.size(); ++i)
     flags[static_cast<std::int64_t>(i)] = used_here[i] ? 1 : 0;
   for (const auto& axis : {options_.data.shard_axis, options_.data.replicate_axis}) {

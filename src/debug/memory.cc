@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "comm/host_tensor.h"
 #include "core/shard.h"
 #include "data_parallel/parameter_group.h"
 #include "debug/data_parallel_memory.h"
@@ -111,7 +112,8 @@ RankMemory memory_of(const torch::nn::Module& module, torch::optim::Optimizer* o
 }
 
 std::vector<RankMemory> gather_memory(const RankMemory& mine) {
-  const at::Tensor all = wait_tensor(all_gather_tensor(at::tensor(numbers_of(mine), at::kLong), 0, {}));
+  const at::Tensor all =
+      wait_tensor(all_gather_tensor(at::tensor(numbers_of(mine), on_host(at::kLong)), 0, {}));
   std::vector<RankMemory> memory;
   for (std::int64_t i = 0; i < all.numel(); i += kFields)
     memory.push_back(memory_from(all.const_data_ptr<std::int64_t>() + i));

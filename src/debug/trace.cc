@@ -13,6 +13,7 @@
 #include <mutex>
 #include <thread>
 
+#include "comm/host_tensor.h"
 #include "debug/report/timeline.h"
 #include "debug/running_modules.h"
 #include "debug/trace_events.h"
@@ -143,10 +144,10 @@ void deactivate(const std::shared_ptr<TraceState>& state) {
 // All ranks' texts, on every rank.
 std::vector<std::string> gather_texts(const std::string& text) {
   const auto size = static_cast<std::int64_t>(text.size());
-  const at::Tensor sizes = wait_tensor(all_gather_tensor(at::full({1}, size, at::kLong), 0, {}));
+  const at::Tensor sizes = wait_tensor(all_gather_tensor(at::full({1}, size, on_host(at::kLong)), 0, {}));
   const Splits splits(sizes.const_data_ptr<std::int64_t>(),
                       sizes.const_data_ptr<std::int64_t>() + sizes.numel());
-  at::Tensor bytes = at::empty({size}, at::kByte);
+  at::Tensor bytes = at::empty({size}, on_host(at::kByte));
   std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
   const at::Tensor all = wait_tensor(all_gather_tensor(bytes, 0, {}, splits));
   const char* next = static_cast<const char*>(all.const_data_ptr());
@@ -182,7 +183,7 @@ std::vector<std::string> TraceMode::gather() {
 void TraceMode::save(const std::string& file) {
   stop();
   const std::vector<std::string> texts = gather_texts(trace_objects(state_->events, get_rank()));
-  at::Tensor is_written = at::zeros({1}, at::kByte);
+  at::Tensor is_written = at::zeros({1}, on_host(at::kByte));
   if (get_rank() == 0) {
     std::ofstream out(file, std::ios::binary);
     out << trace_file(texts);

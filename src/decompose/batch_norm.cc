@@ -21,10 +21,6 @@ using BatchNorm = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 constexpr std::int64_t kChannelDim = 1;
 
-Placement moved_to_dim(const Placement& shard, std::int64_t dim) {
-  return shard.split_factor() > 1 ? StridedShard(dim, shard.split_factor()) : Shard(dim);
-}
-
 // How a batch lies, and what follows from it for numbers that there is one of for each channel.
 class SplitBatch {
  public:
@@ -88,9 +84,9 @@ class SplitBatch {
   }
 
   // This rank's part of a tensor of the batch's shape, or of one number for each channel.
-  at::Tensor local_of(const at::Tensor& tensor) const { return local_in(tensor, *layout()); }
+  at::Tensor local_of(const at::Tensor& tensor) const { return local_as(tensor, *layout()); }
   at::Tensor local_channels(const at::Tensor& tensor) const {
-    return local_in(tensor, *channel_layout(Replicate()));
+    return local_as(tensor, *channel_layout(Replicate()));
   }
 
  private:
@@ -100,17 +96,12 @@ class SplitBatch {
     Placements placements = placements_;
     for (Placement& p : placements) {
       if (p.is_shard(kChannelDim)) {
-        p = moved_to_dim(p, channel_dim);
+        p = StridedShard(channel_dim, p.split_factor());
       } else if (is_of_samples(p)) {
         p = samples;
       }
     }
     return mesh_.layout(placements);
-  }
-
-  at::Tensor local_in(const at::Tensor& tensor, const Layout& to) const {
-    if (meta_of(tensor) != nullptr) return local_under(tensor, to);
-    return redistribute_local(tensor, tensor.sizes().vec(), *mesh_.replicated(), to);
   }
 
   MeshImpl& mesh_;

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "comm/last_words.h"
@@ -44,9 +45,12 @@ std::optional<ClassSplit> as_class_split(const at::Tensor& tensor, std::int64_t 
   if (meta == nullptr || tensor.dim() == 0 || meta->layout->has_partial || !meta->mesh->coordinate())
     return std::nullopt;
   ClassSplit split{meta, tensor, dim < 0 ? dim + tensor.dim() : dim, {}};
+  // By the layout, which all ranks have: of several runs, some ranks may hold one.
+  const bool is_strided = std::ranges::any_of(
+      split.placements(), [&](const Placement& p) { return p.is_shard(split.dim) && p.split_factor() > 1; });
+  if (is_strided || split.class_axes().empty()) return std::nullopt;
   const auto held = held_ranges(tensor.size(split.dim), split.dim, split.placements(), meta->mesh->shape(),
                                 coordinate_in(*meta->mesh));
-  if (held.size() > 1 || split.class_axes().empty()) return std::nullopt;
   if (!held.empty()) split.held = held[0];
   return split;
 }
@@ -63,24 +67,14 @@ const Layout* target_layout(const ClassSplit& split) {
     if (p.dim() == split.dim) {
       p = Replicate();
     } else if (p.dim() > split.dim) {
-      p = p.split_factor() > 1 ? StridedShard(p.dim() - 1, p.split_factor()) : Shard(p.dim() - 1);
+      p = StridedShard(p.dim() - 1, p.split_factor());
     }
   }
   return split.meta->mesh->layout(placements);
 }
 
-// This rank's part of a tensor in another layout; a plain tensor of the global size is equal on all ranks.
-at::Tensor local_in(const at::Tensor& tensor, const Layout* layout, MeshImpl& mesh) {
-  const DTensorMeta* meta = meta_of(tensor);
-  if (meta == nullptr && tensor.dim() > 0 &&
-      tensor.sizes() != at::IntArrayRef(local_shape_of(tensor.sizes(), *layout))) {
-    return redistribute_local(tensor, tensor.sizes().vec(), *mesh.replicated(), *layout);
-  }
-  return meta == nullptr ? tensor : wait_tensor(local_under(tensor, *layout));
-}
-
 at::Tensor whole(const at::Tensor& tensor, MeshImpl& mesh) {
-  return local_in(tensor, mesh.replicated(), mesh);
+  return wait_tensor(local_as(tensor, *mesh.replicated()));
 }
 
 // The classes' weights, chosen by the targets, zero for those that are ignored.
@@ -129,12 +123,13 @@ Shape global_target_shape(const ClassSplit& split) {
 struct KnownSum {
   c10::weak_intrusive_ptr<c10::TensorImpl> gradient{c10::intrusive_ptr<c10::TensorImpl>()};
   std::uint32_t version = 0;
+  std::int64_t dim = 0;  // that of the classes
   at::Tensor sum;
 };
 thread_local KnownSum known_sum;
 
-bool is_known_sum_of(const at::Tensor& gradient) {
-  return !known_sum.gradient.expired() &&
+bool is_known_sum_of(const at::Tensor& gradient, std::int64_t dim) {
+  return known_sum.dim == dim && !known_sum.gradient.expired() &&
          known_sum.gradient._unsafe_get_target() == gradient.unsafeGetTensorImpl() &&
          known_sum.version == gradient._version();
 }
@@ -165,14 +160,13 @@ std::optional<at::Tensor> class_split_log_softmax_backward(const at::Tensor& gra
                                                            at::ScalarType input_dtype) {
   const auto split = as_class_split(result, dim);
   if (!split) return std::nullopt;
-  MeshImpl& mesh = *split->meta->mesh;
   // As LibTorch does: the type of the gradient, unless the input was of a narrower one.
   const bool was_widened = gradient.scalar_type() == at::kFloat && input_dtype == at::kHalf;
   const at::ScalarType dtype = was_widened ? at::kHalf : gradient.scalar_type();
   at::Tensor output = split->meta->local;
-  at::Tensor g = local_in(gradient, split->meta->layout, mesh);
+  at::Tensor g = wait_tensor(local_as(gradient, *split->meta->layout));
   if (at::isReducedFloatingType(output.scalar_type())) output = output.to(at::kFloat), g = g.to(at::kFloat);
-  const at::Tensor sum = is_known_sum_of(gradient)
+  const at::Tensor sum = is_known_sum_of(gradient, split->dim)
                              ? known_sum.sum.to(g.scalar_type())
                              : split->reduced(g.sum(split->dim, /*keepdim=*/true), "sum");
   known_sum = {};
@@ -188,8 +182,8 @@ std::optional<std::tuple<at::Tensor, at::Tensor>> class_split_nll_loss(
   MeshImpl& mesh = *split->meta->mesh;
   const Layout* like_targets = target_layout(*split);
   const at::Tensor& x = split->meta->local;
-  const Targets t =
-      targets_of(local_in(target, like_targets, mesh), weight, ignore_index, *split, mesh, x.scalar_type());
+  const Targets t = targets_of(wait_tensor(local_as(target, *like_targets)), weight, ignore_index, *split,
+                               mesh, x.scalar_type());
   at::Tensor picked = at::zeros(t.index.sizes(), x.options());
   if (split->held.size > 0)
     picked = x.gather(split->dim, t.index.unsqueeze(split->dim))
@@ -223,9 +217,9 @@ std::optional<at::Tensor> class_split_nll_loss_backward(const at::Tensor& output
   MeshImpl& mesh = *split->meta->mesh;
   const Layout* like_targets = target_layout(*split);
   const at::Tensor& x = split->meta->local;
-  const Targets t =
-      targets_of(local_in(target, like_targets, mesh), weight, ignore_index, *split, mesh, x.scalar_type());
-  at::Tensor g = output_gradient.dim() > 0 ? local_in(output_gradient, like_targets, mesh)
+  const Targets t = targets_of(wait_tensor(local_as(target, *like_targets)), weight, ignore_index, *split,
+                               mesh, x.scalar_type());
+  at::Tensor g = output_gradient.dim() > 0 ? wait_tensor(local_as(output_gradient, *like_targets))
                                            : whole(output_gradient, mesh);
   if (reduction == kMean) g = g / whole(total_weight, mesh);
   const at::Tensor of_target = (g * t.weight).neg().unsqueeze(split->dim);
@@ -235,7 +229,7 @@ std::optional<at::Tensor> class_split_nll_loss_backward(const at::Tensor& output
                       of_target.masked_fill(t.is_here.bitwise_not().unsqueeze(split->dim), 0));
   const at::Tensor result = wrap(gradient, split->meta->layout, self.sizes(), dense_strides(self.sizes()));
   known_sum = {c10::weak_intrusive_ptr<c10::TensorImpl>(result.getIntrusivePtr()),
-               static_cast<std::uint32_t>(result._version()), of_target};
+               static_cast<std::uint32_t>(result._version()), split->dim, of_target};
   return result;
 }
 

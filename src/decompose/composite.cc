@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "autograd/differentiable.h"
+#include "comm/host_tensor.h"
 #include "decompose/by_rule.h"
 #include "decompose/families.h"
 #include "decompose/sequence_order.h"
@@ -119,7 +120,9 @@ at::Tensor attention_in_order(const at::Tensor& query, const at::Tensor& key, co
 
 // What a query sees in a sequence in this order.
 at::Tensor causal_mask(std::int64_t queries, std::int64_t keys, const SequenceOrder& order) {
-  const auto positions = [&](std::int64_t size) { return at::tensor(order.permutation(size), at::kLong); };
+  const auto positions = [&](std::int64_t size) {
+    return at::tensor(order.permutation(size), on_host(at::kLong));
+  };
   return positions(keys).unsqueeze(0).le(positions(queries).unsqueeze(1));
 }
 

@@ -89,9 +89,7 @@ bool is_same_size(const at::Tensor& self, const at::Tensor& other) { return self
 // This rank's part of a source that is to lie as a tensor does, and to have its type.
 at::Tensor source_as_lies(const at::Tensor& src, const at::Tensor& like) {
   const DTensorMeta& to = distributed(like, "copy_");
-  const at::Tensor cast = src.to(like.scalar_type()).expand(like.sizes());
-  if (meta_of(src) != nullptr) return local_under(cast, *to.layout);
-  return redistribute_local(cast, like.sizes().vec(), *to.mesh->replicated(), *to.layout);
+  return local_as(src.to(like.scalar_type()).expand(like.sizes()), *to.layout);
 }
 
 // Into a plain tensor goes the whole. Between tensors that lie alike each rank copies its own: also terms of
@@ -99,7 +97,9 @@ at::Tensor source_as_lies(const at::Tensor& src, const at::Tensor& like) {
 // what is copied becomes terms like that. Else what the rule says.
 at::Tensor& copy_into(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
   const DTensorMeta* to = meta_of(self);
-  if (to == nullptr) return self.copy_(whole(src), non_blocking);
+  // What an operator makes inside has stand-ins too, on a rank outside the mesh.
+  if (to == nullptr)
+    return self.copy_(InsideComposite::is_any() ? whole_local(src) : whole(src), non_blocking);
   at::assert_no_internal_overlap(self);
   const DTensorMeta* from = meta_of(src);
   const bool is_alike = from != nullptr && from->layout == to->layout && self.sizes() == src.sizes() &&

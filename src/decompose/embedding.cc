@@ -41,10 +41,6 @@ bool is_split_by_rows(const Layout& layout) {
   return is_split;
 }
 
-Placement moved_to(const Placement& shard, std::int64_t dim) {
-  return shard.split_factor() > 1 ? StridedShard(dim, shard.split_factor()) : Shard(dim);
-}
-
 // How the gradient of the result and the indices have to lie, and how the rows lie then.
 struct RowLayouts {
   Placements gradient, indices, rows;
@@ -59,10 +55,10 @@ struct RowLayouts {
         g = Replicate();
         rows[axis] = table[axis];
       } else if (table[axis].is_shard(1)) {
-        g = moved_to(table[axis], width_dim);
+        g = StridedShard(width_dim, table[axis].split_factor());
         rows[axis] = table[axis];
       } else if (g.is_shard(width_dim)) {
-        rows[axis] = moved_to(g, 1);
+        rows[axis] = StridedShard(1, g.split_factor());
       } else if (g.is_shard()) {
         indices[axis] = g;
         rows[axis] = Partial();
@@ -74,12 +70,6 @@ struct RowLayouts {
     }
   }
 };
-
-at::Tensor local_of(const at::Tensor& tensor, MeshImpl& mesh, const Placements& placements) {
-  const Layout* layout = mesh.layout(placements);
-  if (meta_of(tensor) != nullptr) return wait_tensor(local_under(tensor, *layout));
-  return redistribute_local(tensor, tensor.sizes().vec(), *mesh.replicated(), *layout);
-}
 
 at::Tensor backward_of_table(const at::Tensor& grad_output, const at::Tensor& indices,
                              c10::SymInt num_weights, c10::SymInt padding_idx, bool scale_grad_by_freq) {
@@ -95,8 +85,8 @@ at::Tensor backward_of_table(const at::Tensor& grad_output, const at::Tensor& in
   }
   MeshImpl& mesh = *gradient->mesh;
   const RowLayouts layouts(table->placements, gradient->layout->placements, width_dim);
-  const at::Tensor local_gradient = local_of(grad_output, mesh, layouts.gradient);
-  const at::Tensor local_indices = local_of(indices, mesh, layouts.indices);
+  const at::Tensor local_gradient = wait_tensor(local_as(grad_output, *mesh.layout(layouts.gradient)));
+  const at::Tensor local_indices = wait_tensor(local_as(indices, *mesh.layout(layouts.indices)));
   const auto held = held_ranges(count, 0, layouts.rows, mesh.shape(), coordinate_in(mesh));
   const Range mine = held.empty() ? Range{} : held[0];
   const at::Tensor shifted = local_indices - mine.begin;

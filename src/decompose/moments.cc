@@ -94,7 +94,7 @@ class SplitLines {
       if (is_over_lines(p)) {
         p = over_lines;
       } else if (p.is_shard()) {
-        p = p.split_factor() > 1 ? StridedShard(moved(p.dim()), p.split_factor()) : Shard(moved(p.dim()));
+        p = StridedShard(moved(p.dim()), p.split_factor());
       }
     }
     return meta_.mesh->layout(placements);

@@ -24,10 +24,8 @@ constexpr std::int64_t kRowDim = 2, kVectorDim = 3;
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 using OutAndLogsumexp = std::tuple<at::Tensor, at::Tensor>;
 
-at::Tensor local_as(const at::Tensor& tensor, const Layout& layout) {
-  if (meta_of(tensor) != nullptr) return wait_tensor(local_under(tensor, layout));
-  // A plain tensor is the same on every rank.
-  return redistribute_local(tensor, tensor.sizes().vec(), *layout.mesh->replicated(), layout);
+at::Tensor arrived_as(const at::Tensor& tensor, const Layout& layout) {
+  return wait_tensor(local_as(tensor, layout));
 }
 
 at::Tensor distributed_as(const at::Tensor& local, const Layout* layout, c10::IntArrayRef sizes) {
@@ -148,14 +146,14 @@ class SequenceAttention {
   }
 
   AttentionTerms terms_in(const Layout& layout) const {
-    AttentionTerms terms{local_as(call_.query, layout), {}, call_.scale};
+    AttentionTerms terms{arrived_as(call_.query, layout), {}, call_.scale};
     if (call_.mask && call_.mask->defined())
-      terms.mask = local_as(*call_.mask, *mask_layout(*call_.mask, layout));
+      terms.mask = arrived_as(*call_.mask, *mask_layout(*call_.mask, layout));
     return terms;
   }
 
   KeyValueBlock own_block() const {
-    return {at::cat({local_as(call_.key, *split_.key), local_as(call_.value, *split_.key)}, kVectorDim),
+    return {at::cat({arrived_as(call_.key, *split_.key), arrived_as(call_.value, *split_.key)}, kVectorDim),
             call_.key.size(kVectorDim)};
   }
 
@@ -239,8 +237,9 @@ class SequenceAttention {
 
   Gradients backward_by_rows(const at::Tensor& out_gradient, const at::Tensor& out,
                              const at::Tensor& logsumexp) const {
-    BlockwiseAttentionBackward attention(terms_in(*split_.query), local_as(out_gradient, *split_.query),
-                                         local_as(out, *split_.query), local_as(logsumexp, *split_.query));
+    BlockwiseAttentionBackward attention(terms_in(*split_.query), arrived_as(out_gradient, *split_.query),
+                                         arrived_as(out, *split_.query),
+                                         arrived_as(logsumexp, *split_.query));
     const at::Tensor both =
         rotation() == RotateMethod::ring ? ring_gradients(attention) : gathered_gradients(attention);
     const KeyValueBlock gradients{both.to(call_.key.scalar_type()), call_.key.size(kVectorDim)};
@@ -283,7 +282,7 @@ class SequenceAttention {
   OutAndLogsumexp forward_by_heads() const {
     const AttentionTerms terms = terms_in(*split_.query_by_heads);
     BlockwiseAttention attention(terms, call_.value.size(kVectorDim));
-    attention.add(local_as(call_.key, *split_.key_by_heads), local_as(call_.value, *split_.key_by_heads),
+    attention.add(arrived_as(call_.key, *split_.key_by_heads), arrived_as(call_.value, *split_.key_by_heads),
                   all_tiles());
     const auto [out, logsumexp] = attention.result();
     return {back_to_rows(out, out_sizes(call_), *split_.query_by_heads, *split_.query),
@@ -294,10 +293,10 @@ class SequenceAttention {
                               const at::Tensor& logsumexp) const {
     const Layout& by_heads = *split_.query_by_heads;
     const AttentionTerms terms = terms_in(by_heads);
-    BlockwiseAttentionBackward attention(terms, local_as(out_gradient, by_heads), local_as(out, by_heads),
-                                         local_as(logsumexp, by_heads));
-    const auto [dk, dv] = attention.add(local_as(call_.key, *split_.key_by_heads),
-                                        local_as(call_.value, *split_.key_by_heads), all_tiles());
+    BlockwiseAttentionBackward attention(terms, arrived_as(out_gradient, by_heads), arrived_as(out, by_heads),
+                                         arrived_as(logsumexp, by_heads));
+    const auto [dk, dv] = attention.add(arrived_as(call_.key, *split_.key_by_heads),
+                                        arrived_as(call_.value, *split_.key_by_heads), all_tiles());
     return {
         back_to_rows(attention.query_gradient(), call_.query.sizes(), by_heads, *split_.query),
         back_to_rows(dk.to(call_.key.scalar_type()), call_.key.sizes(), *split_.key_by_heads, *split_.key),

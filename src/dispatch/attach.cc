@@ -29,7 +29,9 @@ KernelFunction composite_kernel(const c10::OperatorHandle& op) {
   const std::string name = rule_name(op.operator_name());
   const bool is_composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
   if (!is_composite) {
-    if (has_plain_zero_gradient(name)) return KernelFunction::makeFromBoxedFunction<&run_guarded>();
+    if (has_plain_zero_gradient(name))
+      return gives_views(op.schema()) ? KernelFunction::makeFromBoxedFunction<&run_guarded_view>()
+                                      : KernelFunction::makeFromBoxedFunction<&run_guarded>();
     return replayed_view_kernel(op).value_or(KernelFunction::makeFallthrough());
   }
   if (decompositions().find(name) != nullptr)
@@ -44,6 +46,7 @@ class Attachment {
  public:
   Attachment() {
     auto& dispatcher = c10::Dispatcher::singleton();
+    handles_.push_back(dispatcher.addRegistrationListener(watch_of_registrations()));
     // Below autograd: the one kernel that sees every operator on meshtorch's tensors, and what goes past it.
     handles_.push_back(
         dispatcher.registerFallback(kMeshKey, KernelFunction::makeFromBoxedFunction<&run>(), "meshtorch"));

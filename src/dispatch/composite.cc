@@ -167,9 +167,13 @@ void run_as_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 void run_guarded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const ReplaysViews replays;  // as_strided is one
   op.redispatchBoxed(below_composite(keys), stack);
   guard_result(*stack);
+}
+
+void run_guarded_view(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const ReplaysViews replays;
+  run_guarded(op, keys, stack);
 }
 
 void run_guarded_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys,

@@ -21,6 +21,7 @@ CompositeKernel run_composite_out;
 CompositeKernel run_taken_composite;
 // An operator, composite or not, with a derivative that is a plain zero in LibTorch's formulas.
 CompositeKernel run_guarded;
+CompositeKernel run_guarded_view;
 CompositeKernel run_guarded_composite;
 // An operator that was not known when meshtorch was loaded.
 CompositeKernel run_unknown;

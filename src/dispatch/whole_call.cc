@@ -4,10 +4,12 @@
 
 #include <string_view>
 
+#include "autograd/differentiable.h"
 #include "dispatch/fallback_policy.h"
 #include "meshtorch/dtensor.h"
 #include "operator/operator.h"
 #include "operator/stack_call.h"
+#include "tensor/from_local.h"
 #include "tensor/meta.h"
 
 namespace meshtorch::internal {
@@ -30,6 +32,19 @@ void change_tensors(torch::jit::Stack& stack, std::size_t begin, const Change& c
   }
 }
 
+// The whole tensor, plain. A rank outside the mesh stands in for it with one of the same shape, so that it
+// makes results of the same shapes as the others do.
+at::Tensor made_whole(const at::Tensor& tensor) {
+  const DTensorMeta* meta = meta_of(tensor);
+  if (meta == nullptr) return tensor;
+  if (meta->mesh->coordinate()) return DTensor(tensor).full_tensor();
+  return differentiable(
+      "StandInBackward", tensor, [](const at::Tensor& x) { return whole_local(x).detach(); },
+      [replicated = meta->mesh->replicated(), mesh = meta->mesh](const at::Tensor& gradient) {
+        return wrap(gradient, replicated, gradient.sizes(), gradient.strides());
+      });
+}
+
 }  // namespace
 
 bool needs_memory(const std::exception& error) {
@@ -46,8 +61,7 @@ void run_on_whole(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     if (meta != nullptr && !meta->layout->is_replicated) gathered += static_cast<std::int64_t>(t.nbytes());
   }
   if (gathered > 0) note_replicated_operator(operator_info(op).name, gathered);
-  change_tensors(stack, begin,
-                 [](const at::Tensor& t) { return meta_of(t) != nullptr ? DTensor(t).full_tensor() : t; });
+  change_tensors(stack, begin, made_whole);
   op.callBoxed(&stack);
 }
 

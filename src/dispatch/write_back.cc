@@ -87,6 +87,12 @@ CopiedView::CopiedView(Kind how, const at::Tensor& of, const c10::OperatorHandle
   if (!arguments.empty()) arguments[0] = base;
 }
 
+bool CopiedView::is_outdated() const {
+  const DTensorMeta& of = distributed(base, "the base of a view");
+  const bool is_base_outdated = of.write_back && of.write_back->is_outdated();
+  return is_base_outdated || (kind != Kind::shared && writes_of(of.local) != writes);
+}
+
 void CopiedView::refresh(const DTensorMeta& view) const {
   const DTensorMeta& of = distributed(base, "the base of a view");
   internal::refresh(of);

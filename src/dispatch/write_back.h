@@ -30,6 +30,7 @@ struct CopiedView final : WriteBack {
 
   CopiedView(Kind how, const at::Tensor& of, const c10::OperatorHandle& view_op, torch::jit::Stack given,
              std::size_t index);
+  bool is_outdated() const override;
   void refresh(const DTensorMeta& view) const override;
 };
 

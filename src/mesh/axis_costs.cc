@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "comm/host_tensor.h"
 #include "mesh/mesh_impl.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/device_mesh.h"
@@ -132,7 +133,7 @@ void DeviceMesh::measure() const {
     mine[2 * axis] = cost.latency_s;
     mine[2 * axis + 1] = cost.seconds_per_byte;
   }
-  const at::Tensor numbers = at::tensor(mine, at::kDouble).to(impl_->device_type());
+  const at::Tensor numbers = at::tensor(mine, on_host(at::kDouble)).to(impl_->device_type());
   const at::Tensor all = wait_tensor(all_reduce(numbers, ReduceOp::max, Group())).cpu();
   const auto* found = all.const_data_ptr<double>();
   for (std::size_t axis = 0; axis < impl_->shape().size(); ++axis) {

@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "comm/agreement.h"
+#include "comm/host_tensor.h"
 #include "mesh/mesh_impl.h"
 #include "mesh/slices.h"
 
@@ -64,7 +65,9 @@ const std::vector<std::int64_t>& DeviceMesh::shape() const { return impl_->shape
 std::int64_t DeviceMesh::size() const { return static_cast<std::int64_t>(impl_->ranks().size()); }
 std::int64_t DeviceMesh::size(std::int64_t axis) const { return impl_->shape()[impl_->axis_index(axis)]; }
 std::int64_t DeviceMesh::size(const std::string& axis) const { return size(impl_->axis_named(axis)); }
-at::Tensor DeviceMesh::mesh() const { return at::tensor(impl_->ranks(), at::kLong).view(impl_->shape()); }
+at::Tensor DeviceMesh::mesh() const {
+  return at::tensor(impl_->ranks(), on_host(at::kLong)).view(impl_->shape());
+}
 const std::vector<std::int64_t>& DeviceMesh::ranks() const { return impl_->ranks(); }
 const DeviceMesh::Names& DeviceMesh::names() const { return impl_->names(); }
 std::int64_t DeviceMesh::axis(const std::string& name) const { return impl_->axis_named(name); }
@@ -149,12 +152,7 @@ std::size_t DeviceMesh::hash() const { return std::hash<std::string>()(impl_->co
 DeviceMesh init_device_mesh(c10::DeviceType device_type, const std::vector<std::int64_t>& shape,
                             const DeviceMesh::Names& names) {
   const int world_size = current_rank()->world().size;
-  std::int64_t count = 1;
-  for (const std::int64_t extent : shape) {
-    TORCH_CHECK_VALUE(extent >= 1, "meshtorch: an axis of a mesh has at least 1 rank, not ", extent,
-                      ", in shape ", c10::IntArrayRef(shape), "\n  do: give positive sizes");
-    count *= extent;
-  }
+  const std::int64_t count = count_of_ranks(shape);
   TORCH_CHECK_VALUE(
       count == world_size, "meshtorch: a mesh of shape ", c10::IntArrayRef(shape), " has ", count,
       " ranks, but the world has ", world_size,

@@ -62,6 +62,16 @@ Numbers unravel(std::int64_t index, const Numbers& shape) {
 
 }  // namespace
 
+std::int64_t count_of_ranks(const Numbers& shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : shape) {
+    TORCH_CHECK_VALUE(extent >= 1, "meshtorch: an axis of a mesh has at least 1 rank, not ", extent,
+                      ", in shape ", c10::IntArrayRef(shape), "\n  do: give positive sizes");
+    count *= extent;
+  }
+  return count;
+}
+
 std::string joined_names(const Names& names, const char* separator) {
   std::string text;
   for (const std::string& name : names) text.append(text.empty() ? "" : separator).append(name);

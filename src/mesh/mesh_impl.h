@@ -16,6 +16,7 @@
 #include "core/mesh_axes.h"
 #include "mesh/attachment.h"
 #include "mesh/layout.h"
+#include "meshtorch/api.h"
 #include "meshtorch/axis_cost.h"
 #include "meshtorch/device_mesh.h"
 
@@ -125,6 +126,9 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
 
 // "dp, tp"
 std::string joined_names(const MeshImpl::Names& names, const char* separator);
+
+// Of a mesh of this shape. Throws ValueError if an axis has none.
+MESHTORCH_FOR_PYTHON std::int64_t count_of_ranks(const MeshImpl::Numbers& shape);
 
 // What a DeviceMesh holds.
 struct MeshAccess {

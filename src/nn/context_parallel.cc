@@ -2,10 +2,12 @@
 #include "meshtorch/context_parallel.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <optional>
 
+#include "comm/host_tensor.h"
 #include "decompose/sequence_order.h"
 #include "meshtorch/distribute_module.h"
 #include "meshtorch/implicit_replication.h"
@@ -82,7 +84,9 @@ void check_lists(const DeviceMesh& mesh, std::size_t buffers, std::size_t dims, 
                     " sequence dims\n  do: give one dim for each buffer");
 }
 
-at::Tensor index_tensor(const std::vector<std::int64_t>& numbers) { return at::tensor(numbers, at::kLong); }
+at::Tensor index_tensor(const std::vector<std::int64_t>& numbers) {
+  return at::tensor(numbers, on_host(at::kLong));
+}
 
 }  // namespace
 

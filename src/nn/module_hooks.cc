@@ -46,11 +46,13 @@ void Hookable::remove_hook(HookId id) {
 }
 
 void Hookable::run_pre_hooks(torch::nn::Module& module, Values& inputs) const {
-  for (const auto& [id, hook] : pre_hooks_) hook(module, inputs);
+  const auto now = pre_hooks_;  // a hook may remove itself, or add others
+  for (const auto& [id, hook] : now) hook(module, inputs);
 }
 
 void Hookable::run_hooks(torch::nn::Module& module, Values& outputs) const {
-  for (const auto& [id, hook] : hooks_) hook(module, outputs);
+  const auto now = hooks_;
+  for (const auto& [id, hook] : now) hook(module, outputs);
 }
 
 void Hookable::check_can_be_saved(const torch::nn::Module& module) {

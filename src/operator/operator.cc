@@ -5,6 +5,7 @@
 #include <ATen/core/enum_tag.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <unordered_map>
 
@@ -67,22 +68,35 @@ std::string base_name(const std::string& name) {
   return is_in_place ? name.substr(0, name.size() - 1) : name;
 }
 
+// How many operators came and went.
+std::atomic<std::uint64_t> registrations = 1;
+
+using OperatorsByName = std::unordered_multimap<std::string, c10::OperatorHandle>;
+
 // All overloads that write nothing, by their name without overload.
-const std::unordered_multimap<std::string, c10::OperatorHandle>& functional_operators() {
-  static const auto operators = [] {
-    std::unordered_multimap<std::string, c10::OperatorHandle> found;
-    auto& dispatcher = c10::Dispatcher::singleton();
-    for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-      const auto op = dispatcher.findSchema(name);
-      if (!op) continue;
-      const auto& arguments = op->schema().arguments();
-      const bool writes = std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& a) {
-        return a.alias_info() != nullptr && a.alias_info()->isWrite();
-      });
-      if (!writes) found.emplace(name.name, *op);
-    }
-    return found;
-  }();
+OperatorsByName operators_that_write_nothing() {
+  OperatorsByName found;
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findSchema(name);
+    if (!op) continue;
+    const auto& arguments = op->schema().arguments();
+    const bool writes = std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& a) {
+      return a.alias_info() != nullptr && a.alias_info()->isWrite();
+    });
+    if (!writes) found.emplace(name.name, *op);
+  }
+  return found;
+}
+
+// The same, looked for anew after operators came or went. Called under the lock of known_operators().
+const OperatorsByName& functional_operators() {
+  static OperatorsByName operators;
+  static std::uint64_t as_of = 0;
+  if (const std::uint64_t now = registrations; as_of != now) {
+    operators = operators_that_write_nothing();
+    as_of = now;
+  }
   return operators;
 }
 
@@ -116,12 +130,29 @@ const RuleEntry* rule_for(const OperatorInfo& info) {
 struct KnownOperators {
   std::mutex mutex;
   std::unordered_map<c10::OperatorHandle, std::unique_ptr<OperatorInfo>> infos;
+  // Of operators that are gone: keys of decisions hold the addresses, which must not be those of others.
+  std::vector<std::unique_ptr<OperatorInfo>> gone;
 };
 
 KnownOperators& known_operators() {
-  static KnownOperators known;
-  return known;
+  static auto* const known = new KnownOperators;  // libraries may end when the process does
+  return *known;
 }
+
+class RegistrationWatch final : public c10::OpRegistrationListener {
+ public:
+  void onOperatorRegistered(const c10::OperatorHandle&) override { ++registrations; }
+
+  void onOperatorDeregistered(const c10::OperatorHandle& op) override {
+    KnownOperators& known = known_operators();
+    const std::scoped_lock lock(known.mutex);
+    ++registrations;
+    const auto found = known.infos.find(op);
+    if (found == known.infos.end()) return;
+    known.gone.push_back(std::move(found->second));
+    known.infos.erase(found);
+  }
+};
 
 }  // namespace
 
@@ -196,6 +227,11 @@ std::optional<std::size_t> OperatorInfo::find(std::string_view argument) const {
 
 const OperatorInfo& operator_info(const c10::OperatorHandle& op) {
   thread_local std::unordered_map<c10::OperatorHandle, const OperatorInfo*> seen;
+  thread_local std::uint64_t as_of = 0;
+  if (const std::uint64_t now = registrations.load(std::memory_order_relaxed); as_of != now) {
+    seen.clear();
+    as_of = now;
+  }
   if (const auto found = seen.find(op); found != seen.end()) return *found->second;
   KnownOperators& known = known_operators();
   const std::scoped_lock lock(known.mutex);
@@ -215,6 +251,10 @@ const OperatorInfo& operator_named(std::string_view name) {
                     "`\n  do: give its namespace and overload (`aten::add.Tensor`), and register it before "
                     "its rule");
   return operator_info(*op);
+}
+
+std::unique_ptr<c10::OpRegistrationListener> watch_of_registrations() {
+  return std::make_unique<RegistrationWatch>();
 }
 
 void refresh_rules() {

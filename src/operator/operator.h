@@ -62,8 +62,11 @@ struct MESHTORCH_FOR_PYTHON OperatorInfo {
 // Some result is a view of an argument, by the schema.
 bool gives_views(const c10::FunctionSchema& schema);
 
-// Made at the first call of the operator and kept.
+// Made at the first call of the operator and kept as long as it is registered.
 const OperatorInfo& operator_info(const c10::OperatorHandle& op);
+
+// Tells operator_info of operators that come and go: a handle is a place, which the next one may get.
+std::unique_ptr<c10::OpRegistrationListener> watch_of_registrations();
 
 // The operator of a name as rules have it: "add.Tensor", "my::scale". Throws ValueError if there is none.
 MESHTORCH_FOR_PYTHON const OperatorInfo& operator_named(std::string_view name);

@@ -96,6 +96,7 @@ const RuleTable& rule_table() {
     add_matmul_rules(ops);
     add_reduce_rules(ops);
     add_view_rules(ops);
+    add_part_rules(ops);
     add_join_rules(ops);
     add_linalg_rules(ops);
     add_index_rules(ops);

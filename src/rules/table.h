@@ -145,6 +145,7 @@ void add_matmul_rules(RuleTable& ops);
 void add_reduce_rules(RuleTable& ops);
 void add_norm_rules(RuleTable& ops);
 void add_view_rules(RuleTable& ops);
+void add_part_rules(RuleTable& ops);
 void add_join_rules(RuleTable& ops);
 void add_linalg_rules(RuleTable& ops);
 void add_index_rules(RuleTable& ops);

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "comm/call_hash.h"
+#include "comm/host_tensor.h"
 #include "comm/pending.h"
 #include "mesh/mesh_impl.h"
 #include "meshtorch/check_replicas.h"
@@ -43,7 +44,7 @@ std::string difference(const at::Tensor& local, const Layout& layout, const std:
   if (axes.empty() || !mesh.coordinate() || local.is_meta()) return {};
   const Group group = mesh.group(axes);
   const at::Tensor hashes =
-      wait_tensor(all_gather_tensor(at::full({1}, hash_of(local), at::kLong), 0, group));
+      wait_tensor(all_gather_tensor(at::full({1}, hash_of(local), on_host(at::kLong)), 0, group));
   std::map<std::int64_t, std::vector<std::int64_t>> holders;
   for (std::int64_t r = 0; r < hashes.numel(); ++r)
     holders[hashes[r].item<std::int64_t>()].push_back(group.ranks()[static_cast<std::size_t>(r)]);
@@ -75,7 +76,9 @@ void internal::check_equal_replicas(const at::Tensor& local, const Layout& layou
 
 void check_replicas(const at::Tensor& tensor, const std::string& what) {
   const DTensorMeta* meta = tensor.defined() ? meta_of(tensor) : nullptr;
-  if (meta != nullptr) check_equal_replicas(meta->local, *meta->layout, what);
+  if (meta == nullptr) return;
+  refresh(*meta);
+  check_equal_replicas(meta->local, *meta->layout, what);
 }
 
 void check_replicas(const torch::nn::Module& module) {
@@ -83,6 +86,7 @@ void check_replicas(const torch::nn::Module& module) {
   const auto check = [&](const std::string& name, const at::Tensor& tensor) {
     const DTensorMeta* meta = tensor.defined() ? meta_of(tensor) : nullptr;
     if (meta == nullptr) return;
+    refresh(*meta);
     const std::string text = difference(meta->local, *meta->layout, name);
     if (!text.empty()) all += (all.empty() ? "" : "\n") + text;
   };

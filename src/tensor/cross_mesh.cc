@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "comm/host_tensor.h"
 #include "mesh/mesh_impl.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/device_mesh.h"
@@ -217,7 +218,7 @@ void compare_shapes(const Shape& shape, const Layout& from, const Layout& to) {
   std::copy_n(shape.begin(), std::min(shape.size(), kMaxDims), row.begin() + 1);
   const Crossing crossing({}, side_of(from), side_of(to));
   const at::Tensor table =
-      gather_rows_quietly(at::tensor(row, at::kLong).unsqueeze(0), Group(crossing.ranks()));
+      gather_rows_quietly(at::tensor(row, on_host(at::kLong)).unsqueeze(0), Group(crossing.ranks()));
   for (std::int64_t r = 1; r < table.size(0); ++r) {
     const auto sizes_at = [&](std::int64_t member) {
       return table[member].narrow(0, 1, table[member][0].item<std::int64_t>());

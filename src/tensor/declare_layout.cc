@@ -22,8 +22,8 @@ void declare_layout(const char* what, const Layout& layout, c10::ScalarType type
   if (shape) {
     for (const std::int64_t size : *shape) hash.add(static_cast<std::uint64_t>(size));
   }
-  // The mesh, which keeps its layouts, lives as long as the rank's world.
-  const auto words = [what, to = &layout, type, shape, from] {
+  // A mesh of a group of the user's may be gone when the words are asked for, and its layouts with it.
+  const auto words = [what, to = &layout, type, shape, from, mesh = layout.mesh->shared_from_this()] {
     return c10::str(what, "(", c10::toString(type), shape ? c10::str(c10::IntArrayRef(*shape)) : "", ", ",
                     from == nullptr ? "" : to_string(from->placements) + " to ", to_string(to->placements),
                     ")");

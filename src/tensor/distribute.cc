@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "comm/group_call.h"
+#include "comm/host_tensor.h"
 #include "comm/rank_context.h"
 #include "comm/scatter.h"
 #include "meshtorch/collectives.h"
@@ -82,10 +83,10 @@ DTensor make_new(const Shape& size, const DeviceMesh& mesh, const Placements& pl
 
 // The global indices of a dim that this rank holds.
 at::Tensor held_indices(std::int64_t size, std::int64_t dim, const Layout& layout) {
-  std::vector<at::Tensor> runs{at::empty({0}, at::kLong)};
+  std::vector<at::Tensor> runs{at::empty({0}, on_host(at::kLong))};
   for (const Range& range :
        held_ranges(size, dim, layout.placements, layout.mesh->shape(), coordinate_in(*layout.mesh))) {
-    runs.push_back(at::arange(range.begin, range.end(), at::kLong));
+    runs.push_back(at::arange(range.begin, range.end(), on_host(at::kLong)));
   }
   return at::cat(runs);
 }

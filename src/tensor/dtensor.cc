@@ -193,6 +193,9 @@ std::ostream& operator<<(std::ostream& out, const DTensor& tensor) {
   out << tensor.spec().to_string();
   const DTensorMeta& meta = distributed(tensor, "printing");
   if (!meta.mesh->coordinate()) return out << ", not on rank " << meta.mesh->world_rank();
+  // Nothing is sent to print it: one rank may do so by itself.
+  if (meta.write_back && meta.write_back->is_outdated())
+    out << ", as it was before its base was written; to_local() brings it up to date";
   return out << ", shard of rank " << meta.mesh->world_rank() << ":\n" << meta.local;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "comm/host_tensor.h"
 #include "comm/rank_context.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/error.h"
@@ -69,7 +70,8 @@ Shape compare_shards(const Shape& local, at::ScalarType type, bool requires_grad
   mine[3] = requires_grad ? 1 : 0;
   std::copy(local.begin(), local.end(), mine.begin() + kBeforeSizes);
   const std::vector<int> axes = all_axes(mesh);
-  const at::Tensor table = exchange(at::tensor(mine, at::kLong).unsqueeze(0), mesh.group(axes)).contiguous();
+  const at::Tensor table =
+      exchange(at::tensor(mine, on_host(at::kLong)).unsqueeze(0), mesh.group(axes)).contiguous();
   const auto* rows = table.const_data_ptr<std::int64_t>();
   const auto row = [&](std::size_t member) { return rows + member * mine.size(); };
   const std::vector<Shape> members = group_members(mesh.shape(), axes, coordinate_in(mesh));
@@ -171,6 +173,11 @@ at::Tensor local_under(const at::Tensor& tensor, const Layout& to) {
   if (meta.layout != &to) compare_assumed(meta.assumed);
   if (meta.mesh.get() != to.mesh && meta.assumed) compare_shapes(shape, *meta.layout, to);
   return redistribute_local(meta.local, shape, *meta.layout, to);
+}
+
+at::Tensor local_as(const at::Tensor& tensor, const Layout& to) {
+  if (meta_of(tensor) != nullptr) return local_under(tensor, to);
+  return redistribute_local(tensor, tensor.sizes().vec(), *to.mesh->replicated(), to);
 }
 
 at::Tensor whole_local(const at::Tensor& tensor) {

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "comm/host_tensor.h"
 #include "mesh/mesh_impl.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/error.h"
@@ -44,7 +45,7 @@ void check_replicas(const at::Tensor& local, const DeviceMesh& mesh, const Place
     const at::Tensor mine = local.detach().contiguous();
     const at::Tensor first = wait_tensor(broadcast(mine, 0, group));
     const at::Tensor differs =
-        at::tensor({at::allclose(mine, first, 0, 0, /*equal_nan=*/true) ? 0 : 1}, at::kLong);
+        at::tensor({at::allclose(mine, first, 0, 0, /*equal_nan=*/true) ? 0 : 1}, on_host(at::kLong));
     const bool any_differs = wait_tensor(all_reduce(differs, "max", group)).item<std::int64_t>() != 0;
     TORCH_CHECK_VALUE(
         !any_differs, "meshtorch: local_map: ", what, " is said to be replicated, but the ranks of axis ",

@@ -19,6 +19,8 @@ struct DTensorMeta;
 // What a view that could not share the memory of its base knows of it (dispatch/write_back.h).
 struct WriteBack {
   virtual ~WriteBack() = default;
+  // Whether the base was written since the view was taken or brought up to date.
+  virtual bool is_outdated() const = 0;
   // Brings the view up to date if its base was written since. All ranks of the mesh call it.
   virtual void refresh(const DTensorMeta& view) const = 0;
 };

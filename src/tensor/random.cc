@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "comm/agreement.h"
+#include "comm/host_tensor.h"
 #include "comm/rank_context.h"
 #include "tensor/execute.h"
 #include "tensor/meta.h"
@@ -50,7 +51,7 @@ void declare_seed(std::uint64_t seed) {
 }  // namespace
 
 at::Tensor RngState::to_tensor() const {
-  at::Tensor bytes = at::empty({16}, at::kByte);
+  at::Tensor bytes = at::empty({16}, on_host(at::kByte));
   std::uint8_t* out = bytes.data_ptr<std::uint8_t>();
   for (const std::uint64_t value : {seed, call}) {
     for (int shift = 0; shift < 64; shift += 8) *out++ = static_cast<std::uint8_t>(value >> shift);
@@ -111,7 +112,7 @@ at::Tensor internal::random_permutation(std::int64_t n) {
   TORCH_CHECK_VALUE(n >= 0, "meshtorch: a permutation has no ", n,
                     " elements\n  in: randperm\n  do: pass n >= 0");
   const RandomCall call = take_random_call();
-  const at::Tensor permutation = at::empty({n}, at::kLong);
+  const at::Tensor permutation = at::empty({n}, on_host(at::kLong));
   std::int64_t* order = permutation.data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < n; ++i) {
     const auto index = static_cast<std::uint64_t>(i);

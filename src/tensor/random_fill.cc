@@ -9,6 +9,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "comm/host_tensor.h"
 #include "comm/wire.h"
 #include "core/shard_indices.h"
 #include "tensor/meta.h"
@@ -58,7 +59,7 @@ class Filler {
   void fill(const ValueOf& value_of) const {
     constexpr at::ScalarType kType = c10::CppTypeToScalarType<T>::value;
     const bool is_direct = local_.scalar_type() == kType && local_.is_cpu() && lies_in_order(local_);
-    const at::Tensor values = is_direct ? local_ : at::empty(local_.sizes(), at::TensorOptions(kType));
+    const at::Tensor values = is_direct ? local_ : at::empty(local_.sizes(), on_host(kType));
     T* out = values.data_ptr<T>();
     at::parallel_for(0, shard_.count(), kGrain, [&](std::int64_t begin, std::int64_t end) {
       fill_part(out, begin, end, shard_, call_, value_of);

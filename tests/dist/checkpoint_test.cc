@@ -262,5 +262,29 @@ TEST(Checkpoint, InTheBackgroundIsCompleteWhenTheRanksHaveEnded) {
   remove_kept_directory("ended");
 }
 
+TEST(Checkpoint, AViewThatIsACopyIsSavedAsItIsAndSeesWhatIsLoaded) {
+  on_ranks(2, [](int) {
+    const ScratchDirectory directory("copied_view");
+    const torch::Tensor x = split_in_two(numbers({4, 3}), Shard(0));
+    const torch::Tensor row = x.select(0, 1);
+    cp::State state;
+    state.add("row", row);
+    x.add_(1);
+    cp::save(directory.path(), state);
+    x.zero_();
+    cp::load(directory.path(), state);
+    EXPECT_TRUE(is_equal(mt::full_tensor(row), numbers({4, 3})[1] + 1));
+    EXPECT_TRUE(is_equal(mt::full_tensor(x)[1], numbers({4, 3})[1] + 1));
+    const ScratchDirectory of_base("copied_view_of");
+    cp::State base;
+    base.add("x", x);
+    cp::save(of_base.path(), base);
+    x.zero_();
+    EXPECT_TRUE(is_equal(mt::full_tensor(row), torch::zeros({3})));
+    cp::load(of_base.path(), base);
+    EXPECT_TRUE(is_equal(mt::full_tensor(row), numbers({4, 3})[1] + 1));
+  });
+}
+
 }  // namespace
 }  // namespace meshtorch::testing

@@ -102,5 +102,58 @@ TEST(Composites, GiveDistributedGradientsWhereTheFormulasMakePlainZeros) {
   });
 }
 
+TEST(OwnOperators, MayBeRegisteredAnewWithOtherArguments) {
+  on_ranks(1, [](int) {
+    const torch::Tensor whole = numbers({5, 4});
+    const torch::Tensor x = mt::distribute_tensor(whole, line(1), {Shard(0)});
+    for (int i = 0; i < 4; ++i) {
+      torch::Library library(torch::Library::DEF, "mine_anew", std::nullopt, __FILE__, __LINE__);
+      if (i % 2 == 0) {
+        library.def("scaled(Tensor x) -> Tensor");
+        library.impl("scaled", torch::dispatch(c10::DispatchKey::CPU, doubled));
+        EXPECT_TRUE(is_equal(made_whole(called("mine_anew::scaled", x)), whole * 2));
+      } else {
+        library.def("scaled(Tensor[] xs, int factor, *, Tensor more) -> (Tensor, Tensor)");
+        library.impl("scaled", torch::dispatch(c10::DispatchKey::CPU, [](at::TensorList xs, int64_t factor,
+                                                                         const torch::Tensor& more) {
+                       return std::tuple(xs[0] * factor, more * factor);
+                     }));
+        torch::jit::Stack stack{std::vector<torch::Tensor>{x}, 3, x};
+        c10::Dispatcher::singleton().findSchemaOrThrow("mine_anew::scaled", "").callBoxed(&stack);
+        for (const c10::IValue& result : stack)
+          EXPECT_TRUE(is_equal(made_whole(result.toTensor()), whole * 3));
+      }
+    }
+  });
+}
+
+TEST(Composites, HaveTheSameShapesOnRanksOutsideTheMesh) {
+  on_ranks(3, [](int rank) {
+    const mt::DeviceMesh mesh(torch::kCPU, std::vector<int64_t>{0, 2});
+    for (const bool has_gradient : {false, true}) {
+      const auto padded = [](const torch::Tensor& x) {  // copies into a plain tensor
+        return torch::pad_sequence({x.select(0, 0), x.select(0, 1).narrow(0, 0, 3)});
+      };
+      const torch::Tensor plain = numbers({5, 4}).requires_grad_(has_gradient);
+      const torch::Tensor expected = padded(plain);
+      const torch::Tensor x =
+          mt::distribute_tensor(numbers({5, 4}).requires_grad_(has_gradient), mesh, {Shard(0)});
+      const torch::Tensor y = padded(x);
+      EXPECT_EQ(y.sizes(), expected.sizes());
+      EXPECT_EQ(y.requires_grad(), has_gradient);
+      if (rank != 1) {
+        EXPECT_TRUE(is_equal(made_whole(y).detach(), expected.detach()));
+      }
+      if (!has_gradient) continue;
+      y.square().sum().backward();
+      expected.square().sum().backward();
+      EXPECT_EQ(x.grad().sizes(), plain.sizes());
+      if (rank != 1) {
+        EXPECT_TRUE(is_equal(made_whole(x.grad()), plain.grad()));
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace meshtorch::testing

@@ -86,6 +86,25 @@ TEST(Hooked, RemovedHooksDoNotRun) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST(Hooked, AHookMayRemoveItselfAndAddOthers) {
+  mt::nn::Identity identity;
+  std::string ran;
+  mt::Hookable::HookId once = 0;
+  once =
+      identity->register_forward_pre_hook([&, name = std::string("once ")](torch::nn::Module&, mt::Values&) {
+        identity->remove_hook(once);
+        for (int i = 0; i < 8; ++i)
+          identity->register_forward_pre_hook([&](torch::nn::Module&, mt::Values&) { ran += "added "; });
+        ran += name;
+      });
+  identity->register_forward_pre_hook([&](torch::nn::Module&, mt::Values&) { ran += "second "; });
+  identity(torch::ones({1}));
+  EXPECT_EQ(ran, "once second ");
+  ran.clear();
+  identity(torch::ones({1}));
+  EXPECT_EQ(ran, "second added added added added added added added added ");
+}
+
 TEST(Hooked, WorksInSequentialModuleListAndAnyModule) {
   int calls = 0;
   const auto count = [&](torch::nn::Module&, mt::Values&) { ++calls; };

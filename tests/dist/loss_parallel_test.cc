@@ -118,5 +118,33 @@ TEST(LossParallelScope, RefusesTargetsThatAreNoClass) {
   });
 }
 
+TEST(LossParallelScope, AllRanksGoOneWayWhereClassesAreHeldInSeveralRuns) {
+  on_ranks(2, [](int) {
+    const torch::Tensor plain = numbers({4, 3}, torch::kDouble).requires_grad_();
+    const torch::Tensor target = torch::tensor({0, 1, 2, 0});
+    F::cross_entropy(plain, target).backward();
+    // Rank 0 holds classes 0 and 2, rank 1 one run.
+    const DTensor logits = mt::distribute_tensor(numbers({4, 3}, torch::kDouble).requires_grad_(), line(2),
+                                                 {mt::StridedShard(1, 2)});
+    const mt::loss_parallel scope;
+    F::cross_entropy(logits, target).backward();
+    EXPECT_TRUE(is_close(DTensor(logits.grad()).full_tensor(), plain.grad(), 1e-12));
+  });
+}
+
+TEST(LossParallelScope, LogProbabilitiesMayBeOfAnotherDimThanTheClasses) {
+  on_ranks(4, [](int) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
+    const torch::Tensor plain = numbers({2, 4, 4, 6}, torch::kDouble).requires_grad_();
+    const torch::Tensor target = torch::arange(2 * 4 * 6).remainder(4).view({2, 4, 6});
+    F::nll_loss(torch::log_softmax(plain, 3), target).backward();
+    const DTensor logits = mt::distribute_tensor(numbers({2, 4, 4, 6}, torch::kDouble).requires_grad_(), mesh,
+                                                 {Shard(1), Shard(3)});
+    const mt::loss_parallel scope;
+    F::nll_loss(torch::log_softmax(logits, 3), target).backward();
+    EXPECT_TRUE(is_close(DTensor(logits.grad()).full_tensor(), plain.grad(), 1e-12));
+  });
+}
+
 }  // namespace
 }  // namespace meshtorch::testing

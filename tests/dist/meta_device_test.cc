@@ -1,4 +1,6 @@
 // Distributed tensors whose shards have no data: every shape and every collective of a run, and nothing sent.
+#include <meshtorch/check_replicas.h>
+
 #include "numbers.h"
 
 namespace meshtorch::testing {
@@ -171,6 +173,35 @@ TEST(MetaDevice, ShardsAreFilledWithTheSameNumbersOnAnyMesh) {
       for (std::size_t i = 0; i < found.size(); ++i)
         EXPECT_TRUE(is_equal(found[i], expected[i])) << "way " << way << ", parameter " << i;
     }
+  });
+}
+
+// What meshtorch makes for itself has data wherever it is made.
+TEST(MetaDevice, TensorsThatNameAMeshAreMadeThere) {
+  on_ranks(2, [](int) {
+    const auto made = [] {
+      mt::manual_seed(3);
+      return std::vector<DTensor>{
+          mt::arange(5, line(2), {Shard(0)}),
+          mt::eye(3, line(2), {Shard(0)}),
+          mt::randperm(7, line(2), {Shard(0)}),
+          mt::randn({4, 3}, line(2), {Shard(0)}, torch::kBFloat16),
+          mt::randint(9, {4, 3}, line(2), {Shard(0)}, torch::kInt),
+          DTensor::from_local(torch::ones({2, 3}, torch::kCPU), line(2), {Shard(0)}, {.run_check = true}),
+          mt::distribute_tensor(torch::ones({3, 3}, torch::kCPU), line(2), {mt::StridedShard(0, 2)})};
+    };
+    const std::vector<DTensor> expected = made();
+    std::vector<DTensor> found;
+    {
+      const mt::on_meta_device shapes_only;
+      found = made();
+      mt::RngState::from_tensor(mt::get_rng_state().to_tensor());
+      const DTensor whole = found[0].redistribute({Replicate()});
+      mt::check_replicas(whole);
+      EXPECT_EQ(whole.sum().item<int64_t>(), 10);
+    }
+    for (std::size_t i = 0; i < found.size(); ++i)
+      EXPECT_TRUE(is_equal(found[i].full_tensor(), expected[i].full_tensor())) << i;
   });
 }
 

@@ -1,6 +1,7 @@
 // Joining a world: what the environment, addresses and stores must say, and each mistake by name.
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -361,6 +362,20 @@ TEST(Rendezvous, APortInUseSaysWhatToDo) {
       c10::str("meshtorch: rank 0 cannot listen at 127.0.0.1:", port.number(),
                " (init_method): Address already in use\n  do: give a port that no other program uses, or "
                "let meshtorch-run find one"));
+}
+
+// It has none of the threads that groups and stores need, and its end is not that of the rank.
+TEST(Rendezvous, AForkedChildIsNoRank) {
+  if (!ranks_are_processes()) GTEST_SKIP() << "a thread that forks leaves the others behind";
+  on_ranks(2, [](int rank) {
+    mt::barrier();
+    const pid_t child = ::fork();
+    if (child == 0) std::exit(mt::is_initialized() ? 1 : 0);
+    int status = -1;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(mt::all_reduce(torch::full({1}, rank + 1), "sum", mt::Group()).item<int64_t>(), 3);
+  });
 }
 
 }  // namespace

@@ -156,5 +156,18 @@ TEST(Views, ResizeTakesTheElementsInTheOrderInWhichTheyLie) {
   });
 }
 
+TEST(Views, ThatAreCopiesSayWhenTheyShowWhatWas) {
+  on_ranks(2, [](int) {
+    const torch::Tensor x = split_in_two(torch::full({4, 3}, 7.0F), Shard(0));
+    const mt::DTensor row = x.select(0, 1);
+    x.zero_();
+    const auto text = [&] { return (std::ostringstream() << row).str(); };
+    EXPECT_NE(text().find(", as it was before its base was written"), std::string::npos) << text();
+    row.to_local();
+    EXPECT_EQ(text().find("as it was"), std::string::npos) << text();
+    EXPECT_EQ(text().find('7'), std::string::npos) << text();
+  });
+}
+
 }  // namespace
 }  // namespace meshtorch::testing

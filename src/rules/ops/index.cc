@@ -4,17 +4,15 @@
 #include <numeric>
 #include <optional>
 
-#include "rules/table.h"
+#include "rules/ops/by_dims.h"
 
 namespace meshtorch::internal {
 namespace {
 
 // The dim that is indexed, counted from the front; nothing if there is no such dim.
 std::optional<std::int64_t> indexed_dim(const OpCall& call) {
-  const auto rank = static_cast<std::int64_t>(call.shape("self").size());
-  const std::int64_t dim = call.integer("dim");
-  if (dim < -rank || dim >= rank || rank > TensorPattern::kMaxDims) return std::nullopt;
-  return dim < 0 ? dim + rank : dim;
+  const std::int64_t rank = rank_of(call.shape("self"));
+  return fits_a_rule(rank) ? wrapped(call.integer("dim"), rank) : std::nullopt;
 }
 
 // ---- embedding ----

@@ -1,8 +1,7 @@
 // Rules of operators that join tensors, or put one into another: additive in all they join.
 #include <algorithm>
-#include <optional>
 
-#include "rules/table.h"
+#include "rules/ops/by_dims.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -21,18 +20,11 @@ bool agree(const std::vector<Shape>& shapes, std::size_t except) {
   });
 }
 
-// The dims of `rank` before `dim`; nothing if there is no such dim.
-std::optional<std::int64_t> dims_before(std::int64_t dim, std::size_t rank) {
-  const auto dims = static_cast<std::int64_t>(rank);
-  if (dim < -dims || dim >= dims) return std::nullopt;
-  return dim < 0 ? dim + dims : dim;
-}
-
 // Tensors of shape {0} that are joined to others of any rank are left to `agree`.
 RuleUse cat(const OpCall& call) {
   const std::vector<Shape> shapes = call.shapes("tensors");
   if (shapes.empty()) return {kWholeList};
-  const auto before = dims_before(call.integer("dim"), shapes[0].size());
+  const auto before = wrapped(call.integer("dim"), rank_of(shapes[0]));
   if (!before || !agree(shapes, static_cast<std::size_t>(*before))) return {kWholeList};
   return {"+a.. _ b..[] -> a.. _ b..", {.lengths = {{"a", *before}}, .positions = {}, .sizes = {}}};
 }
@@ -40,7 +32,7 @@ RuleUse cat(const OpCall& call) {
 RuleUse stack(const OpCall& call) {
   const std::vector<Shape> shapes = call.shapes("tensors");
   if (shapes.empty()) return {kWholeList};
-  const auto before = dims_before(call.integer("dim"), shapes[0].size() + 1);
+  const auto before = wrapped(call.integer("dim"), rank_of(shapes[0]) + 1);
   if (!before || !agree(shapes, shapes[0].size())) return {kWholeList};
   return {"+a.. b..[] -> a.. _ b..", {.lengths = {{"a", *before}}, .positions = {}, .sizes = {}}};
 }
@@ -50,7 +42,7 @@ RuleUse replace_part(const OpCall& call, Rule rule, bool src_has_dim) {
   const Shape self = call.shape("self");
   Shape rest = self;
   Shape src = call.shape("src");
-  const auto before = dims_before(call.integer("dim"), self.size());
+  const auto before = wrapped(call.integer("dim"), rank_of(self));
   if (!before) return {"_.., _.. -> _.."};
   rest.erase(rest.begin() + *before);
   if (src_has_dim && src.size() == self.size()) src.erase(src.begin() + *before);

@@ -1,8 +1,8 @@
 // Rules of reductions, scans, sorts and transforms: what happens along some dims of one tensor.
 #include <algorithm>
-#include <optional>
+#include <utility>
 
-#include "rules/table.h"
+#include "rules/ops/by_dims.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -20,21 +20,16 @@ struct Work {
   ReduceOp op = ReduceOp::sum;
 };
 
+// A tensor without dims is worked on as if it had one.
 Dims marked(const std::vector<std::int64_t>& dims, const Shape& shape) {
-  const auto rank = static_cast<std::int64_t>(shape.size());
-  if (rank > TensorPattern::kMaxDims) return std::nullopt;
-  std::vector<bool> is_marked(shape.size());
-  for (const std::int64_t dim : dims) {
-    const std::int64_t at = dim < 0 ? dim + rank : dim;
-    if (rank == 0 && (dim == 0 || dim == -1)) continue;
-    if (at < 0 || at >= rank) return std::nullopt;
-    is_marked[static_cast<std::size_t>(at)] = true;
-  }
-  return is_marked;
+  const std::int64_t rank = rank_of(shape);
+  if (!fits_a_rule(rank)) return std::nullopt;
+  if (rank > 0) return named_dims(dims, rank);
+  return named_dims(dims, 1) ? Dims(std::in_place) : std::nullopt;
 }
 
 Dims all_dims(const Shape& shape) {
-  if (shape.size() > TensorPattern::kMaxDims) return std::nullopt;
+  if (!fits_a_rule(rank_of(shape))) return std::nullopt;
   return std::vector<bool>(shape.size(), true);
 }
 

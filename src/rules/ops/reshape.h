@@ -1,0 +1,11 @@
+// The rule of view, from the two shapes of a call.
+#pragma once
+
+#include "rules/table.h"
+
+namespace meshtorch::internal {
+
+// Takes the arguments "self" and "size".
+RuleUse reshape_rule(const OpCall& call);
+
+}  // namespace meshtorch::internal
