@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from multiprocessing.reduction import ForkingPickler
 
 import meshtorch
 import pytest
@@ -51,6 +52,28 @@ def test_placements_are_values():
     assert isinstance(Shard(0), meshtorch.Placement) and not isinstance(Shard(0), Replicate)
     for placement in (Shard(-1), Replicate(), Partial("min")):
         assert pickle.loads(pickle.dumps(placement)) == placement == copy.deepcopy(placement)
+
+
+def copies_keep_attributes(w):
+    mesh = w.mesh()
+    x = distribute_tensor(torch.arange(6.0).view(3, 2), mesh, [Shard(0)]).requires_grad_()
+    for tensor in (x, torch.nn.Parameter(x.detach())):
+        tensor.note = ["mine"]
+        (tensor * tensor).sum().backward()
+        saved = io.BytesIO()
+        torch.save(tensor, saved)
+        saved.seek(0)
+        sent = pickle.loads(ForkingPickler.dumps(tensor))  # as queues of torch.multiprocessing do
+        for twin in (copy.deepcopy(tensor), pickle.loads(pickle.dumps(tensor)), torch.load(saved), sent):
+            assert type(twin) is type(tensor) and twin.requires_grad
+            assert twin.note == ["mine"] and twin.note is not tensor.note
+            w.same(twin.full_tensor(), tensor.full_tensor())
+        w.same(copy.deepcopy(tensor).grad.full_tensor(), tensor.grad.full_tensor())
+
+
+
+def test_copies_keep_the_attributes_that_a_program_set(ranks):
+    ranks(copies_keep_attributes)
 
 
 def copy_and_pickle(w):
