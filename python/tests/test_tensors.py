@@ -180,6 +180,25 @@ def test_torch_modules_losses_and_optimizers_agree_with_one_device(ranks):
     ranks(train)
 
 
+def weigh_classes(w):
+    x, y = torch.arange(48.0).view(6, 8).sin(), torch.tensor([1, 3, 2, 5, 0, 7])
+    weight = torch.linspace(0.1, 1.0, 8)
+    alone, split = x.clone().requires_grad_(), distribute_tensor(x, w.mesh(), [Shard(1)]).requires_grad_()
+    expected = F.cross_entropy(alone, y, weight=weight)
+    with loss_parallel():
+        loss = F.cross_entropy(split, y, weight=weight)
+        with pytest.raises(RuntimeError, match="plain tensor beside distributed ones\n  argument weight"):
+            F.linear(split, weight[None])
+    expected.backward()
+    loss.backward()
+    w.same(loss.full_tensor(), expected)
+    w.same(split.grad.full_tensor(), alone.grad)
+
+
+def test_the_weights_of_classes_may_be_plain_in_loss_parallel(ranks):
+    ranks(weigh_classes)
+
+
 def read_values(w):
     x = distribute_tensor(torch.arange(6.0), w.mesh(), [Shard(0)])
     if w.kind != "fake":
