@@ -54,6 +54,16 @@ def test_placements_are_values():
         assert pickle.loads(pickle.dumps(placement)) == placement == copy.deepcopy(placement)
 
 
+def test_a_shard_tells_the_sizes_and_offsets_of_its_parts():
+    from torch.distributed import tensor as theirs
+
+    for size in (0, 1, 7, 8, 10):
+        for rank in range(4):
+            expected = theirs.Shard.local_shard_size_and_offset(size, 4, rank)
+            assert Shard.local_shard_size_and_offset(size, 4, rank) == Shard(0).local_shard_size_and_offset(size, 4, rank) == expected
+    assert Partial.ALL_REDUCE_OPS == theirs.Partial.ALL_REDUCE_OPS and Partial.LINEAR_REDUCE_OPS == theirs.Partial.LINEAR_REDUCE_OPS
+
+
 def copies_keep_attributes(w):
     mesh = w.mesh()
     x = distribute_tensor(torch.arange(6.0).view(3, 2), mesh, [Shard(0)]).requires_grad_()
