@@ -75,7 +75,8 @@ class MESHTORCH_API FSDPModule {
   void set_unshard_in_backward(bool unshard_in_backward);
   // Whether parameters that got no gradient on this rank count as zero, where ranks use different ones.
   void set_reduce_scatter_unused_params(bool reduce_scatter_unused_params, bool recurse = true);
-  // What sums of gradients are divided by, in place of the number of ranks.
+  // What sums of gradients are divided by, in place of the number of ranks; of a batch that is distributed,
+  // whose gradients are those of the whole, in place of 1.
   void set_gradient_divide_factor(double factor);
   // Whether averages are made of sums.
   void set_force_sum_reduction_for_comms(bool enable);

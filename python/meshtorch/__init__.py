@@ -27,13 +27,14 @@ from .experimental import implicit_replication, local_map
 from .placement_types import Partial, Placement, Replicate, Shard
 from .point_to_point import batch_send_recv, move_module, recv, send
 
-from . import _compile, _gradients, _state_dict, _torch_fsdp, debug, experimental, fsdp, functional_collectives, parallel
+from . import _compile, _gradients, _staging, _state_dict, _torch_fsdp, debug, experimental, fsdp, functional_collectives, parallel
 
 _dtensor.install()
 _functions.install()
 _distributions.install()
 _torch_fsdp.install()
 _state_dict.install()
+_staging.install()
 _compile.install()
 _gradients.install()
 # What pickled tensors name, for torch.load(weights_only=True).

@@ -8,7 +8,8 @@ from . import _C
 
 
 def _parts(tensor):
-    """(offsets, sizes, where it lies in this rank's shard) of each box of the global tensor that this rank holds."""
+    """(offsets, sizes, where it lies in this rank's shard) of each box of the global tensor that this rank holds; if it holds
+    nothing, of one without elements, by which a tensor that has none is known all the same."""
     if any(placement.is_partial() for placement in tensor.placements):
         raise ValueError(
             "meshtorch: Any checkpointing related operations are not supported for a tensor with pending sums\n"
@@ -23,7 +24,8 @@ def _parts(tensor):
     if tensor.device_mesh.get_coordinate() is None:
         return
     lines = []
-    for runs in _C.held_ranges(tensor):
+    for size, held in zip(tensor.shape, _C.held_ranges(tensor)):
+        runs = held or [(size, 0)]
         starts = itertools.accumulate((size for _, size in runs), initial=0)
         lines.append([(begin, size, start) for (begin, size), start in zip(runs, starts)])
     for box in itertools.product(*lines):

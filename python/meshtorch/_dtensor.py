@@ -4,9 +4,13 @@ Operators return torch.Tensor objects, distributed or not. So the names of a dis
 torch.Tensor which plain tensors do not show: reading one of them raises AttributeError, as if it were not there.
 """
 
+from copy import deepcopy
+from multiprocessing.reduction import ForkingPickler
 from types import MethodType
 
 import torch
+from torch._tensor import _rebuild_from_type_v2
+from torch.multiprocessing.reductions import reduce_tensor
 
 from . import _C, _checkpoint
 
@@ -120,10 +124,14 @@ def _copied(tensor, memo):
             "meshtorch: only distributed tensors that are no operator's result can be deep-copied\n"
             "  do: call detach() on it first"
         )
-    memo[id(tensor)] = copy = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    value = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    if issubclass(type(tensor), torch.nn.Parameter):
+        value = type(tensor)(value, tensor.requires_grad)
+    memo[id(tensor)] = value
     if tensor.grad is not None:
-        copy.grad = tensor.grad.__deepcopy__(memo)
-    return copy
+        value.grad = tensor.grad.__deepcopy__(memo)
+    value.__dict__.update(deepcopy(tensor.__dict__, memo))
+    return value
 
 
 def _rebuild(local, mesh, placements, shape, stride, requires_grad):
@@ -133,21 +141,37 @@ def _rebuild(local, mesh, placements, shape, stride, requires_grad):
     return tensor.requires_grad_(requires_grad)
 
 
+def _lies(tensor):
+    """What makes a distributed tensor of a shard, beside the shard."""
+    return tensor.device_mesh, tensor.placements, tuple(tensor.shape), tensor.stride()
+
+
+def with_local(tensor, local):
+    """A tensor that lies as this one does, with another shard."""
+    return _rebuild(local, *_lies(tensor), False)
+
+
 def _reduced(tensor, protocol):
     """Each rank pickles its own shard; to read it takes a world that has the mesh's ranks."""
-    content = (tensor.device_mesh, tensor.placements, tuple(tensor.shape), tensor.stride(), tensor.requires_grad)
-    return _rebuild, (_C.stored_tensor(tensor), *content)
+    content = (_C.stored_tensor(tensor), *_lies(tensor), tensor.requires_grad)
+    attributes = tensor.__dict__
+    return (_rebuild_from_type_v2, (_rebuild, torch.Tensor, content, attributes)) if attributes else (_rebuild, content)
 
 
-def _replace_for_distributed(name, function):
-    """Makes torch.Tensor's method `name` call `function` for distributed tensors."""
-    plain = getattr(torch.Tensor, name)
+def _reduced_for_processes(tensor):
+    """What queues and pipes of torch.multiprocessing send; they put the memory of plain tensors, shards among them, where both see it."""
+    return tensor.__reduce_ex__(2) if _C.is_dtensor(tensor) else reduce_tensor(tensor)
+
+
+def _replace_for_distributed(name, function, cls=torch.Tensor):
+    """Makes the method `name` of the class call `function` for distributed tensors."""
+    plain = getattr(cls, name)
 
     def method(self, *args, **kwargs):
         return function(self, *args, **kwargs) if _C.is_dtensor(self) else plain(self, *args, **kwargs)
 
     method.__name__, method.__doc__ = name, plain.__doc__
-    setattr(torch.Tensor, name, method)
+    setattr(cls, name, method)
 
 
 def _new_tensor(tensor, data, *, dtype=None, device=None, requires_grad=False):
@@ -172,8 +196,11 @@ def install():
         setattr(torch.Tensor, name, _Value(name, function))
     torch.Tensor.wait = _wait  # of every tensor: a collective's result may be there already
     _replace_for_distributed("__repr__", lambda self, **_: _described(self))
-    _replace_for_distributed("__deepcopy__", _copied)
+    for cls in (torch.Tensor, torch.nn.Parameter):
+        _replace_for_distributed("__deepcopy__", _copied, cls)
     _replace_for_distributed("__reduce_ex__", _reduced)
+    for cls in (torch.Tensor, torch.nn.Parameter):
+        ForkingPickler.register(cls, _reduced_for_processes)
     # The global values, as those of item(); torch.Tensor's own look into memory.
     _replace_for_distributed("tolist", lambda self: self.detach().full_tensor().tolist())
     _replace_for_distributed("numpy", lambda self, **options: self.full_tensor().numpy(**options))

@@ -1,5 +1,5 @@
-"""Whole state dicts by torch.distributed.checkpoint.state_dict (`full_state_dict=True`): what it does to PyTorch's own distributed
-tensors, it does to meshtorch's."""
+"""State dicts in torch.distributed.checkpoint: what it does to PyTorch's own distributed tensors, it does to meshtorch's. It makes whole
+ones (`full_state_dict=True`) and copies in memory."""
 
 import torch
 import torch.distributed._state_dict_utils as utils
@@ -7,6 +7,7 @@ import torch.distributed.tensor as stock
 
 from . import _C
 from ._C import distribute_tensor
+from ._dtensor import with_local
 
 _plain_iterate, _plain_distribute_tensors = utils._iterate_state_dict, utils._distribute_tensors
 
@@ -22,14 +23,17 @@ class _Either(metaclass=_EitherType):
     from_local = stock.DTensor.from_local
 
 
-def _iterate(iter_object, sharded_tensor_func, dtensor_func, *args, **kwargs):
-    """What gathers PyTorch's tensors speaks of PyTorch's placements."""
-    gathers = dtensor_func.__qualname__.startswith("_gather_state_dict")
+def _iterate(iter_object, sharded_tensor_func, dtensor_func, tensor_func, **kwargs):
+    """What gathers PyTorch's tensors speaks of PyTorch's placements; what copies them puts another shard into them."""
+    of = {
+        "_gather_state_dict": lambda value, *_: value.full_tensor(),
+        "_create_cpu_state_dict": lambda value, *rest: with_local(value, tensor_func(_C.stored_tensor(value), *rest)),
+    }.get(dtensor_func.__qualname__.split(".")[0], dtensor_func)
 
     def either(value, *rest):
-        return value.full_tensor() if _C.is_dtensor(value) else dtensor_func(value, *rest)
+        return (of if _C.is_dtensor(value) else dtensor_func)(value, *rest)
 
-    return _plain_iterate(iter_object, sharded_tensor_func, either if gathers else dtensor_func, *args, **kwargs)
+    return _plain_iterate(iter_object, sharded_tensor_func, either, tensor_func, **kwargs)
 
 
 def _distribute_either(tensor, device_mesh, placements):

@@ -6,7 +6,7 @@ Parameters stay the same objects: DTensors between steps, whole while their modu
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
-from typing import Optional
+from typing import Optional, Union
 
 import torch
 
@@ -15,6 +15,7 @@ from ._group_hooks import add_hooks, enter, free_parameters, has_forward, leave,
 
 __all__ = [
     "CPUOffloadPolicy",
+    "DataParallelMeshDims",
     "FSDPModule",
     "MixedPrecisionPolicy",
     "OffloadPolicy",
@@ -50,6 +51,65 @@ class CPUOffloadPolicy(OffloadPolicy):
     """Shards stay in the memory of the CPU, where those of a mesh of CPUs are anyway."""
 
     pin_memory: bool = True
+
+
+def _as_names(names):
+    return () if names is None else (names,) if isinstance(names, str) else tuple(names)
+
+
+@dataclass
+class DataParallelMeshDims:
+    """The axes over which batches are split, of a mesh on which parameters lie with all its axes."""
+
+    shard: Optional[Union[str, tuple[str, ...]]] = None
+    replicate: Optional[Union[str, tuple[str, ...]]] = None
+
+    def __post_init__(self):
+        if self.shard is None and self.replicate is None:
+            raise ValueError("meshtorch: DataParallelMeshDims without axes\n  do: name one to shard or to replicate over")
+
+    @property
+    def shard_names(self):
+        return _as_names(self.shard)
+
+    @property
+    def replicate_names(self):
+        return _as_names(self.replicate)
+
+
+def _refuse_unfit_axes(mesh, dims):
+    known = mesh.mesh_dim_names if mesh is not None else None
+    if not known:
+        raise ValueError("meshtorch: dp_mesh_dims of a mesh without names\n  do: give mesh=, with mesh_dim_names")
+    for name in (*dims.replicate_names, *dims.shard_names):
+        if name not in known:
+            raise ValueError(f"meshtorch: the mesh has no axis {name!r}\n  its axes: {known}\n  in: dp_mesh_dims")
+    if len(dims.replicate_names) > 1 or len(dims.shard_names) > 1:
+        raise NotImplementedError(
+            f"meshtorch: several axes to shard or to replicate over: {dims}\n  do: make the mesh with one axis in their place"
+        )
+
+
+def _take_off_data_axes(parameters, mesh, axes):
+    """Parameters that lie on all axes of the mesh, whole on those of batches, lie on its other axes: the group adds these again."""
+    others = tuple(name for name in mesh.mesh_dim_names if name not in axes)
+    for name, p in parameters:
+        if not _C.is_dtensor(p) or p.device_mesh != mesh:
+            raise ValueError(
+                f"meshtorch: with dp_mesh_dims parameters are distributed over the whole mesh: {name} is not\n  the mesh: {mesh}\n"
+                "  do: distribute it, as distribute_module does"
+            )
+        if any(not p.placements[mesh.mesh_dim_names.index(axis)].is_replicate() for axis in axes):
+            raise ValueError(
+                f"meshtorch: a parameter is split over an axis of batches: {name}\n  placements: {p.placements}\n  these axes: {axes}\n"
+                "  do: redistribute it to Replicate() there"
+            )
+    for _, p in parameters:
+        value = p.detach().to_local()
+        if others:
+            placements = [p.placements[mesh.mesh_dim_names.index(axis)] for axis in others]
+            value = _C.from_local(value, mesh[others], placements, shape=tuple(p.shape), stride=p.stride())
+        _C.replace_data(p, value)
 
 
 class UnshardHandle:
@@ -159,6 +219,17 @@ class FSDPModule:
     def set_unshard_in_backward(self, unshard_in_backward):
         self._meshtorch_group.set_unshard_in_backward(unshard_in_backward)
 
+    def set_separate_reduce_scatter_group(self, enable=True, *, recurse=True):
+        """Nothing depends on it here: reductions do not stand behind gathers where ranks share memory, and share gloo's group elsewhere."""
+
+    def set_reduce_scatter_max_input_buffers(self, max_input_buffers, *, recurse=True):
+        """Nothing depends on it here: the gradients of one group are under way at a time, in memory that is kept."""
+        is_number = isinstance(max_input_buffers, int) and not isinstance(max_input_buffers, bool)
+        if not is_number or max_input_buffers < 1:
+            raise (ValueError if is_number else TypeError)(
+                f"meshtorch: set_reduce_scatter_max_input_buffers got {max_input_buffers!r}\n  do: give a whole number from 1"
+            )
+
     def set_is_last_backward(self, is_last_backward):
         """Nothing depends on it here: each backward pass ends by itself."""
 
@@ -219,11 +290,13 @@ def fully_shard(
     mp_policy=MixedPrecisionPolicy(),
     offload_policy=OffloadPolicy(),
     ignored_params=None,
+    dp_mesh_dims=None,
 ):
     """Makes one group of the parameters of the module, or of several, that are in none yet, split over the mesh; see FSDP2.
 
     A mesh of two axes replicates over the first and shards over the second. `reshard_after_forward` is True, False, a
-    number of ranks among which parts are kept, or None: True but for the module that runs first.
+    number of ranks among which parts are kept, or None: True but for the module that runs first. With `dp_mesh_dims` the mesh
+    is that of the parameters, of which they name the axes of batches.
     """
     modules = list(module) if isinstance(module, (list, tuple)) else [module]
     for part in modules:
@@ -237,20 +310,24 @@ def fully_shard(
                 f"meshtorch: fully_shard was called on this module before: {type(part).__name__}\n"
                 "  do: call it once, on layers first and on the whole at last"
             )
+    if dp_mesh_dims is not None:
+        _refuse_unfit_axes(mesh, dp_mesh_dims)
     mesh = mesh or _C._world_mesh()
     if isinstance(offload_policy, CPUOffloadPolicy):
         _C._check_offload(mesh)
     parameters = free_parameters(modules, ignored_params)
     refuse_foreign(parameters, "fully_shard")
+    name = ", ".join(type(part).__name__ for part in modules)
     placements = [shard_placement_fn(p) if shard_placement_fn else None for _, p in parameters]
-    group = _C._sharded_group(
-        ", ".join(type(part).__name__ for part in modules),
-        parameters,
-        placements,
-        mesh,
-        _ranks_after_forward(reshard_after_forward),
-        mp_policy._to_c(),
-    )
+    ranks_after_forward = _ranks_after_forward(reshard_after_forward)
+    if dp_mesh_dims is not None:
+        axes = (*dp_mesh_dims.replicate_names, *dp_mesh_dims.shard_names)
+        _take_off_data_axes(parameters, mesh, axes)
+        mesh = mesh[axes]
+    if dp_mesh_dims is not None and not dp_mesh_dims.shard_names:
+        group = _C._replicated_group(name, parameters, [], mesh, 25 * 2**20, False, mp_policy._to_c())
+    else:
+        group = _C._sharded_group(name, parameters, placements, mesh, ranks_after_forward, mp_policy._to_c())
     add_hooks(modules, group, parameters)
     for part in modules:
         _as_fsdp(part)

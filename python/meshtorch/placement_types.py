@@ -6,3 +6,14 @@ __all__ = ["Partial", "Placement", "Replicate", "Shard"]
 
 # Rows that another rank holds are masked in the call of each rank, and what it leaves is a pending sum.
 _MaskPartial = Partial
+
+
+def _size_and_offset(curr_local_size, num_chunks, rank):
+    """What torch.chunk gives to a rank of a dim: (size, where it begins)."""
+    largest = -(-curr_local_size // num_chunks)
+    offset = min(largest * rank, curr_local_size)
+    return min(largest, curr_local_size - offset), offset
+
+
+Shard.local_shard_size_and_offset = staticmethod(_size_and_offset)
+Partial.ALL_REDUCE_OPS, Partial.LINEAR_REDUCE_OPS = ("sum", "avg", "min", "max", "product"), ("sum", "avg")

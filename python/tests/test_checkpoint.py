@@ -62,6 +62,48 @@ def refuse_pending_sums(w):
     assert not hasattr(torch.ones(2), "__create_chunk_list__")
 
 
+def tensors_without_elements(w):
+    folder, mesh = shared_folder(w), w.mesh()
+    dcp.save({"x": distribute_tensor(torch.zeros(0, 3), mesh, [Shard(0)]), "y": meshtorch.ones(2, device_mesh=mesh)}, checkpoint_id=folder)
+    state = {"x": meshtorch.ones(0, 3, device_mesh=mesh), "y": meshtorch.zeros(2, device_mesh=mesh, placements=[Shard(0)])}
+    dcp.load(state, checkpoint_id=folder)
+    w.same(state["y"].full_tensor(), torch.ones(2))
+    parts = distribute_tensor(torch.ones(3, 2), mesh, [Shard(0)]).__create_chunk_list__()
+    assert [(part.offsets, part.sizes) for part in parts] == [((w.rank, 0), (int(w.rank < 3), 2))]
+
+
+def saves_in_the_background(w):
+    from torch.distributed.checkpoint.staging import BlockingAsyncStager, DefaultStager, StagingOptions
+
+    value = torch.arange(15.0).view(5, 3)
+    for options in (
+        {},
+        {"async_stager": BlockingAsyncStager()},
+        {"async_stager": DefaultStager(StagingOptions(False, True, False, False))},
+    ):
+        folder = shared_folder(w)
+        x = distribute_tensor(value, w.mesh(), [Shard(0)])
+        state = {"x": x, "twin": x, "of": {"number": distribute_tensor(torch.tensor(2.0), w.mesh())}, "plain": torch.ones(2)}
+        saving = dcp.async_save(state, checkpoint_id=folder, **options)
+        x.zero_()
+        getattr(saving, "upload_completion", saving).result()
+        mesh = w.mesh(2, 2)
+        state = {name: meshtorch.zeros(5, 3, device_mesh=mesh, placements=[Shard(1), Shard(0)]) for name in ("x", "twin")}
+        state["of"] = {"number": meshtorch.zeros((), device_mesh=mesh)}
+        dcp.load(state, checkpoint_id=folder)
+        for name in ("x", "twin"):
+            w.same(state[name].full_tensor(), value)
+        assert state["of"]["number"] == 2
+
+
+def test_a_tensor_without_elements_is_in_the_checkpoint(gloo_ranks):
+    gloo_ranks(tensors_without_elements)
+
+
+def test_a_save_in_the_background_has_the_values_of_its_call(gloo_ranks):
+    gloo_ranks(saves_in_the_background)
+
+
 def test_what_is_saved_in_one_layout_loads_in_any(gloo_ranks):
     gloo_ranks(save_and_load)
 

@@ -359,6 +359,21 @@ def test_gradients_are_divided_and_changed_as_asked(ranks):
     ranks(scale_gradients, size=2)
 
 
+def divide_what_waits_for_copies(w):
+    net, plain = sharded(new_net(), w.mesh(2, 2)), new_net()
+    for block in (*net.blocks, net):
+        block.set_gradient_divide_factor(w.size / 2)
+    for is_last in (False, True):
+        net.set_requires_all_reduce(is_last)
+        net(ones()).sum().backward()
+        (plain(ones()).sum() * 2).backward()
+    same_gradients(w, net, plain)
+
+
+def test_what_waits_for_the_sum_over_copies_is_divided_once(ranks):
+    ranks(divide_what_waits_for_copies)
+
+
 def clip(w):
     for norm_type in (2, 1, float("inf")):
         for foreach in (False, True):

@@ -35,4 +35,4 @@ def test_the_losses_are_those_of_one_device_and_of_cpp(gloo_ranks):
 def test_a_plan_survives_json():
     text = plan_to_json(load_plan(PLAN))
     assert plan_to_json(plan_from_json(text)) == text
-    assert repr(load_plan(PLAN)["attention.wo"]) == "RowwiseParallel(output_layouts=S(1), use_local_output=false)"
+    assert repr(load_plan(PLAN)["attention.wo"]) == "RowwiseParallel(output_layouts=Shard(dim=1), use_local_output=False)"

@@ -296,3 +296,41 @@ def test_a_user_derives_a_style(fake_world):
 def test_a_style_that_is_none_is_named(fake_world):
     with pytest.raises(TypeError, match="the style of '0' is 'colwise', of type str"):
         parallelize_module(nn.Sequential(nn.Linear(4, 4)), fake_world.mesh(), {"0": "colwise"})
+
+
+def keep_parts_of_saved_tensors(w):
+    from meshtorch.parallel.api import parallelize_module as documented
+    from meshtorch.parallel.input_reshard import input_reshard
+
+    mesh, x = w.mesh(), torch.arange(40.0).view(10, 4).sin()
+    plain = filled(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4)))
+    split = documented(deepcopy(plain), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    assert input_reshard(split, mesh) is split and not split._forward_pre_hooks
+    assert input_reshard(split, mesh, 0) is split
+    results = []
+    for net in (split, plain):
+        given = x.clone().requires_grad_()
+        output = net(given)
+        output.square().sum().backward()
+        results.append((output, given.grad, *(p.grad for p in net.parameters())))
+    for ours, expected in zip(*results):
+        w.same(ours.full_tensor() if isinstance(ours, DTensor) else ours, expected)
+    with pytest.raises(RuntimeError):
+        split(torch.ones(3, 3))
+    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None  # a forward that fails leaves no scope behind
+    whole = nn.SiLU()
+    comm, big = CommDebugMode(), torch.ones(10, 4, requires_grad=True)
+    output = input_reshard(whole, mesh, 0)(big)
+    with comm:
+        output.sum().backward()
+    expect(comm, all_gather_into_tensor=1)
+
+
+def test_saved_inputs_may_be_kept_in_parts(ranks):
+    ranks(keep_parts_of_saved_tensors)
+
+
+def test_a_style_is_printed_as_it_is_written(fake_world):
+    assert repr(ColwiseParallel()) == "ColwiseParallel(use_local_output=True)"
+    style = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1), use_local_output=False)
+    assert repr(style) == "RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(dim=1), use_local_output=False)"

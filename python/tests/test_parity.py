@@ -13,6 +13,7 @@ MODULES = {
     "torch.distributed.tensor.parallel": "meshtorch.parallel",
     "torch.distributed.tensor.debug": "meshtorch.debug",
     "torch.distributed.tensor.experimental": "meshtorch.experimental",
+    "torch.distributed.fsdp": "meshtorch.fsdp",
     "torch.distributed.device_mesh": "meshtorch.device_mesh",
     "torch.distributed._functional_collectives": "meshtorch.functional_collectives",
 }
@@ -53,6 +54,19 @@ def test_every_public_name_is_listed_truly(module):
         assert status in ("same", "different", "missing")
         is_here = find(ours, name) is not None or name in ("DTensor.device_mesh", "DTensor.placements")
         assert is_here == (status != "missing"), f"{name} is said to be {status}"
+
+
+def arguments(function):
+    return [(each.name, each.kind) for each in inspect.signature(function).parameters.values()]
+
+
+def test_functions_and_methods_of_fsdp_take_pytorchs_arguments():
+    theirs, ours = importlib.import_module("torch.distributed.fsdp"), importlib.import_module("meshtorch.fsdp")
+    for name in ("fully_shard", "register_fsdp_forward_method", "share_comm_ctx"):
+        assert arguments(getattr(ours, name)) == arguments(inspect.unwrap(getattr(theirs, name))), name
+    for name, method in inspect.getmembers(theirs.FSDPModule, inspect.isfunction):
+        if not name.startswith("_"):
+            assert arguments(getattr(ours.FSDPModule, name)) == arguments(method), name
 
 
 def test_every_operator_that_sends_more_than_pytorchs_has_a_reason():

@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from multiprocessing.reduction import ForkingPickler
 
 import meshtorch
 import pytest
@@ -51,6 +52,38 @@ def test_placements_are_values():
     assert isinstance(Shard(0), meshtorch.Placement) and not isinstance(Shard(0), Replicate)
     for placement in (Shard(-1), Replicate(), Partial("min")):
         assert pickle.loads(pickle.dumps(placement)) == placement == copy.deepcopy(placement)
+
+
+def test_a_shard_tells_the_sizes_and_offsets_of_its_parts():
+    from torch.distributed import tensor as theirs
+
+    for size in (0, 1, 7, 8, 10):
+        for rank in range(4):
+            expected = theirs.Shard.local_shard_size_and_offset(size, 4, rank)
+            assert Shard.local_shard_size_and_offset(size, 4, rank) == Shard(0).local_shard_size_and_offset(size, 4, rank) == expected
+    assert Partial.ALL_REDUCE_OPS == theirs.Partial.ALL_REDUCE_OPS and Partial.LINEAR_REDUCE_OPS == theirs.Partial.LINEAR_REDUCE_OPS
+
+
+def copies_keep_attributes(w):
+    mesh = w.mesh()
+    x = distribute_tensor(torch.arange(6.0).view(3, 2), mesh, [Shard(0)]).requires_grad_()
+    for tensor in (x, torch.nn.Parameter(x.detach())):
+        tensor.note = ["mine"]
+        (tensor * tensor).sum().backward()
+        saved = io.BytesIO()
+        torch.save(tensor, saved)
+        saved.seek(0)
+        sent = pickle.loads(ForkingPickler.dumps(tensor))  # as queues of torch.multiprocessing do
+        for twin in (copy.deepcopy(tensor), pickle.loads(pickle.dumps(tensor)), torch.load(saved), sent):
+            assert type(twin) is type(tensor) and twin.requires_grad
+            assert twin.note == ["mine"] and twin.note is not tensor.note
+            w.same(twin.full_tensor(), tensor.full_tensor())
+        w.same(copy.deepcopy(tensor).grad.full_tensor(), tensor.grad.full_tensor())
+
+
+
+def test_copies_keep_the_attributes_that_a_program_set(ranks):
+    ranks(copies_keep_attributes)
 
 
 def copy_and_pickle(w):
@@ -155,6 +188,25 @@ def train(w):
 
 def test_torch_modules_losses_and_optimizers_agree_with_one_device(ranks):
     ranks(train)
+
+
+def weigh_classes(w):
+    x, y = torch.arange(48.0).view(6, 8).sin(), torch.tensor([1, 3, 2, 5, 0, 7])
+    weight = torch.linspace(0.1, 1.0, 8)
+    alone, split = x.clone().requires_grad_(), distribute_tensor(x, w.mesh(), [Shard(1)]).requires_grad_()
+    expected = F.cross_entropy(alone, y, weight=weight)
+    with loss_parallel():
+        loss = F.cross_entropy(split, y, weight=weight)
+        with pytest.raises(RuntimeError, match="plain tensor beside distributed ones\n  argument weight"):
+            F.linear(split, weight[None])
+    expected.backward()
+    loss.backward()
+    w.same(loss.full_tensor(), expected)
+    w.same(split.grad.full_tensor(), alone.grad)
+
+
+def test_the_weights_of_classes_may_be_plain_in_loss_parallel(ranks):
+    ranks(weigh_classes)
 
 
 def read_values(w):

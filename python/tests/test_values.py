@@ -287,3 +287,31 @@ def older_constructors(w):
 
 def test_new_makes_a_plain_tensor(ranks):
     ranks(older_constructors)
+
+
+def draw_from_generators(w):
+    if w.kind == "fake":
+        return  # there is no data
+    mesh, draws = w.mesh(), {
+        "normal_": lambda x, g: x.clone().normal_(generator=g),
+        "bernoulli": lambda x, g: torch.bernoulli(x, generator=g),
+        "multinomial": lambda x, g: torch.multinomial(x, 3, generator=g),
+        "poisson": lambda x, g: torch.poisson(x, generator=g),
+        "kaiming_uniform_": lambda x, g: torch.nn.init.kaiming_uniform_(x.clone(), generator=g),
+        "normal": lambda x, g: torch.normal(x, 2.0, generator=g),
+    }
+    for name, draw in draws.items():
+        state, results = torch.get_rng_state(), []
+        for placement in (Replicate(), Shard(0), Shard(1)):
+            generator = torch.Generator().manual_seed(7)
+            x = distribute_tensor(torch.full((20, 6), 0.5), mesh, [placement])
+            results.append([draw(x, generator).full_tensor() for _ in range(2)])
+        for first, second in results:
+            w.same(first, results[0][0])
+            w.same(second, results[0][1])
+            assert not torch.equal(first, second), name
+        assert torch.equal(state, torch.get_rng_state()), name  # no other numbers are taken
+
+
+def test_numbers_may_come_from_a_generator_of_the_program(ranks):
+    ranks(draw_from_generators)

@@ -122,12 +122,18 @@ void ParameterGroup::reduce(Bucket& bucket) {
       start_reduce_terms(parameters, std::move(terms), options_.data, reduction_of(backward_form_)));
 }
 
+bool ParameterGroup::waits_for_copies() const {
+  return !settings_.syncs_copies && options_.data.shard_axis && options_.data.replicate_axis;
+}
+
 TermReduction ParameterGroup::reduction_of(Form form) {
-  TermReduction reduction{form == Form::distributed ? ReduceOp::sum : ReduceOp::avg,
-                          options_.precision.reduce_dtype};
-  if (form != Form::distributed && (settings_.sums_only || settings_.divisor)) {
+  const bool is_distributed = form == Form::distributed;
+  TermReduction reduction{is_distributed ? ReduceOp::sum : ReduceOp::avg, options_.precision.reduce_dtype};
+  if (settings_.divisor || (settings_.sums_only && !is_distributed)) {
     reduction.op = ReduceOp::sum;
-    reduction.divisor = settings_.divisor.value_or(static_cast<double>(options_.data.mesh.size()));
+    // What waits for the sum over copies is divided with it.
+    if (!waits_for_copies())
+      reduction.divisor = settings_.divisor.value_or(static_cast<double>(options_.data.mesh.size()));
   }
   reduction.over_copies = settings_.syncs_copies;
   const auto index_of = [this](const ReducedGradient& gradient) {
@@ -149,7 +155,7 @@ void ParameterGroup::finish_reductions() {
   const at::NoGradGuard no_grad;
   for (const auto& finish : std::exchange(reducing_, {})) {
     for (ReducedGradient& gradient : finish()) {
-      if (!settings_.syncs_copies && options_.data.shard_axis && options_.data.replicate_axis) {
+      if (waits_for_copies()) {
         uncopied_[static_cast<std::size_t>(gradient.parameter - parameters_.data())] = gradient.local;
         continue;
       }

@@ -81,8 +81,9 @@ class MESHTORCH_FOR_PYTHON ParameterGroup : public std::enable_shared_from_this<
     bool syncs_copies = true;  // over the axis of copies, too
     bool reshards_after_backward = true;
     bool unshards_in_backward = true;
-    bool sums_only = false;                        // divides by itself
-    std::optional<double> divisor = std::nullopt;  // of gradients; nothing: the number of ranks
+    bool sums_only = false;  // divides by itself
+    std::optional<double> divisor =
+        std::nullopt;  // of gradients; nothing: the number of ranks, 1 of whole batches
     std::function<void(const at::Tensor&)> on_reduced = {};
     // Groups that are gathered ahead of time; nothing: what ran next before.
     std::optional<std::vector<std::weak_ptr<ParameterGroup>>> forward_prefetch = std::nullopt;
@@ -131,6 +132,8 @@ class MESHTORCH_FOR_PYTHON ParameterGroup : public std::enable_shared_from_this<
   void begin_backward(Form form);
   void reduce_ready_buckets();
   void reduce(Bucket& bucket);
+  // Whether sums over shards are kept for a later pass, which adds them up over copies.
+  bool waits_for_copies() const;
   TermReduction reduction_of(Form form);
   void after_backward();
   void reduce_the_rest();

@@ -46,9 +46,9 @@ void reduce(Gradients& gradients, const Places& places, const std::optional<Grou
   put(gradients, places, all_reduce_coalesced(taken(gradients, places), op, *group));
 }
 
-void divide(Gradients& gradients, const Places& places, double divisor) {
+void divide(Gradients& gradients, double divisor) {
   if (divisor == 1) return;
-  for (const std::size_t i : places) gradients[i].local = gradients[i].local.div(divisor);
+  for (ReducedGradient& gradient : gradients) gradient.local = gradient.local.div(divisor);
 }
 
 }  // namespace
@@ -89,7 +89,7 @@ std::function<std::vector<ReducedGradient>()> start_reduce_terms(
     } else {
       reduce(gradients, all, copies, reduction.op);
     }
-    divide(gradients, all, reduction.divisor);
+    divide(gradients, reduction.divisor);
     return std::move(gradients);
   };
 }

@@ -71,7 +71,7 @@ at::Tensor drawn_once(const at::Tensor& local, const Shape& sizes, std::int64_t 
 
 at::Tensor multinomial(const at::Tensor& self, c10::SymInt num_samples, bool replacement,
                        std::optional<at::Generator> generator) {
-  refuse_generator("aten::multinomial", generator);
+  const DrawsFrom numbers("aten::multinomial", generator);
   const std::int64_t count = num_samples.expect_int();
   check_arguments(self, count, replacement);
   const DTensorMeta& meta = distributed(self, "multinomial");

@@ -62,9 +62,15 @@ void draw_into(const char* op, const at::Tensor& self, const Distribution& distr
   if (meta.write_back) write_through(self);
 }
 
-void check_no_generator(const char* /*op*/, const auto& /*argument*/) {}
-void check_no_generator(const char* op, const std::optional<at::Generator>& generator) {
-  refuse_generator(op, generator);
+// The optional argument of this type, if there is one.
+template <typename Option, typename... Arguments>
+std::optional<Option> optional_argument(const Arguments&... arguments) {
+  std::optional<Option> found;
+  const auto look_at = [&](const auto& argument) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, std::optional<Option>>) found = argument;
+  };
+  (look_at(arguments), ...);
+  return found;
 }
 
 // An operator that draws a tensor of numbers, in place or of the same shape; `Draw` says which.
@@ -74,7 +80,7 @@ struct Drawn;
 template <typename Op, typename Draw, typename... Arguments>
 struct Drawn<Op, Draw, at::Tensor&(at::Tensor&, Arguments...)> {
   static at::Tensor& call(at::Tensor& self, Arguments... arguments) {
-    (check_no_generator(Op::name, arguments), ...);
+    const DrawsFrom numbers(Op::name, optional_argument<at::Generator>(arguments...));
     draw_into(Op::name, self, Draw()({Op::name, self.scalar_type()}, arguments...));
     return self;
   }
@@ -83,20 +89,11 @@ struct Drawn<Op, Draw, at::Tensor&(at::Tensor&, Arguments...)> {
 template <typename Op, typename Draw, typename... Arguments>
 struct Drawn<Op, Draw, at::Tensor(const at::Tensor&, Arguments...)> {
   // Of the options of the new tensor, its type and device matter.
-  template <typename Option>
-  static std::optional<Option> option(const Arguments&... arguments) {
-    std::optional<Option> found;
-    const auto look_at = [&](const auto& argument) {
-      if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, std::optional<Option>>) found = argument;
-    };
-    (look_at(arguments), ...);
-    return found;
-  }
   static at::Tensor call(const at::Tensor& self, Arguments... arguments) {
-    (check_no_generator(Op::name, arguments), ...);
-    const auto type = option<at::ScalarType>(arguments...);
+    const DrawsFrom numbers(Op::name, optional_argument<at::Generator>(arguments...));
+    const auto type = optional_argument<at::ScalarType>(arguments...);
     const Distribution distribution = Draw()({Op::name, type.value_or(self.scalar_type())}, arguments...);
-    return drawn_like(Op::name, self, type, option<at::Device>(arguments...), distribution);
+    return drawn_like(Op::name, self, type, optional_argument<at::Device>(arguments...), distribution);
   }
 };
 
@@ -112,21 +109,21 @@ at::Tensor hits(const char* op, const at::Tensor& self, const at::Tensor& probab
 }
 
 at::Tensor bernoulli(const at::Tensor& self, std::optional<at::Generator> generator) {
-  refuse_generator("aten::bernoulli", generator);
+  const DrawsFrom numbers("aten::bernoulli", generator);
   check_probabilities("aten::bernoulli", "self", self);
   return hits("aten::bernoulli", self, self).to(self.scalar_type());
 }
 
 at::Tensor bernoulli_tensor(const at::Tensor& self, const at::Tensor& p,
                             std::optional<at::Generator> generator) {
-  refuse_generator("aten::bernoulli", generator);
+  const DrawsFrom numbers("aten::bernoulli", generator);
   check_probabilities("aten::bernoulli", "p", p);
   return hits("aten::bernoulli", self, p).to(self.scalar_type());
 }
 
 at::Tensor& bernoulli_tensor_in_place(at::Tensor& self, const at::Tensor& p,
                                       std::optional<at::Generator> generator) {
-  refuse_generator("aten::bernoulli_", generator);
+  const DrawsFrom numbers("aten::bernoulli_", generator);
   check_probabilities("aten::bernoulli_", "p", p);
   self.copy_(hits("aten::bernoulli_", self, p));
   return self;
@@ -151,19 +148,19 @@ at::Tensor standard_normal_like(const at::Tensor& first, const at::Tensor& secon
 }
 
 at::Tensor normal_tensor_float(const at::Tensor& mean, double std, std::optional<at::Generator> generator) {
-  refuse_generator("aten::normal", generator);
+  const DrawsFrom numbers("aten::normal", generator);
   check_deviation({"aten::normal", mean.scalar_type()}, std);
   return standard_normal_like(mean, mean).mul(std).add(mean).to(mean.scalar_type());
 }
 
 at::Tensor normal_float_tensor(double mean, const at::Tensor& std, std::optional<at::Generator> generator) {
-  refuse_generator("aten::normal", generator);
+  const DrawsFrom numbers("aten::normal", generator);
   return standard_normal_like(std, std).mul(std).add(mean).to(std.scalar_type());
 }
 
 at::Tensor normal_tensor_tensor(const at::Tensor& mean, const at::Tensor& std,
                                 std::optional<at::Generator> generator) {
-  refuse_generator("aten::normal", generator);
+  const DrawsFrom numbers("aten::normal", generator);
   return standard_normal_like(mean, std).mul(std).add(mean).to(mean.scalar_type());
 }
 
@@ -180,7 +177,7 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
 // Where the input is not positive it is multiplied by a number in [lower, upper), which is kept as the noise.
 at::Tensor noisy_rrelu(const at::Tensor& self, at::Tensor& noise, const at::Scalar& lower,
                        const at::Scalar& upper, bool training, std::optional<at::Generator> generator) {
-  refuse_generator("aten::rrelu_with_noise", generator);
+  const DrawsFrom numbers("aten::rrelu_with_noise", generator);
   if (!training) return at::leaky_relu(self, (lower.toDouble() + upper.toDouble()) / 2);
   const at::Tensor slope = drawn_like("aten::rrelu_with_noise", self, std::nullopt, std::nullopt,
                                       Distribution::uniform(lower.toDouble(), upper.toDouble()));

@@ -59,15 +59,17 @@ void internal::check_mixing(const OperatorInfo& info, const Operand& operand) {
   const bool is_made_inside = InsideComposite::is_any() || torch::autograd::get_current_node() != nullptr;
   // x[[0, 2]]: the numbers stand in the program, which is the same on every rank.
   const bool is_index = info.arguments[operand.argument].has_optional_elements;
-  // As PyTorch has it: the labels of a batch that every rank reads.
-  const bool is_target = is_loss_parallel() && info.arguments[operand.argument].name == "target";
+  // As PyTorch has it: the labels of a batch that every rank reads, and the weights of their classes.
+  const std::string& name = info.arguments[operand.argument].name;
+  const bool is_of_labels =
+      is_loss_parallel() && (name == "target" || (name == "weight" && info.find("target").has_value()));
   // LibTorch says so where a rule of vmap makes plain numbers.
   const bool is_allowed = implicit_depth > 0 || at::get_dtensor_allow_implicit_replication();
-  if (is_made_inside || is_index || is_target || is_allowed) return;
+  if (is_made_inside || is_index || is_of_labels || is_allowed) return;
   TORCH_CHECK(
       false, "meshtorch: `", info.op.schema().name(),
-      "` got a plain tensor beside distributed ones\n  argument ", info.arguments[operand.argument].name,
-      ": a plain tensor of shape ", operand.tensor.sizes(),
+      "` got a plain tensor beside distributed ones\n  argument ", name, ": a plain tensor of shape ",
+      operand.tensor.sizes(),
       "\n  do: make it distributed with distribute_tensor, or, if it is equal on all ranks, open a scope of "
       "implicit_replication");
 }

@@ -40,8 +40,8 @@ bool is_loss_parallel();
 bool is_one_number(const at::Tensor& t);
 
 // Passes if the plain operand is replicated by construction (made inside a composite operator or a backward
-// formula), is a target in a loss_parallel scope, or the user asked for implicit replication. Else throws an
-// error that names the operator, the argument and the ways out.
+// formula), is a target of a loss, or weights of its classes, in a loss_parallel scope, or the user asked for
+// implicit replication. Else throws an error that names the operator, the argument and the ways out.
 void check_mixing(const OperatorInfo& info, const Operand& operand);
 
 }  // namespace meshtorch::internal

@@ -11,7 +11,7 @@ namespace meshtorch::internal {
 void seed_generator(const OperatorInfo& info, torch::jit::Stack& stack) {
   const std::size_t base = stack.size() - info.arguments.size();
   c10::IValue& generator = stack[base + *info.find("generator")];
-  refuse_generator(info.op.schema().name().c_str(), generator.toOptional<at::Generator>());
+  const DrawsFrom numbers(info.op.schema().name().c_str(), generator.toOptional<at::Generator>());
   const at::Tensor first = tensors_in(c10::ArrayRef<c10::IValue>(stack).slice(base)).at(0);
   TORCH_CHECK_NOT_IMPLEMENTED(first.is_cpu() || first.is_meta(), "meshtorch: `", info.op.schema().name(),
                               "` draws equal numbers on all ranks on the CPU only, not on ", first.device(),

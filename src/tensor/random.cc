@@ -1,12 +1,14 @@
 // Random distributed tensors: the state of a rank and the factories.
 #include "meshtorch/random.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Dispatch.h>
 #include <ATen/Dispatch_v2.h>
 #include <ATen/ops/empty.h>
 
 #include <functional>
 #include <limits>
+#include <mutex>
 #include <utility>
 
 #include "comm/agreement.h"
@@ -22,6 +24,8 @@
 namespace meshtorch {
 using namespace internal;
 namespace {
+
+thread_local std::optional<at::Generator> given_generator;
 
 template <typename Use>
 auto with_random_source(const Use& use) {
@@ -90,6 +94,10 @@ void set_rng_state(const RngState& state) {
 }
 
 RandomCall internal::take_random_call() {
+  if (given_generator) {
+    const std::lock_guard<std::mutex> lock(given_generator->mutex());
+    return {.seed = at::check_generator<at::CPUGeneratorImpl>(given_generator)->random64(), .number = 0};
+  }
   return with_random_source([](RandomSource& source) { return source.take(); });
 }
 
@@ -122,12 +130,15 @@ at::Tensor internal::random_permutation(std::int64_t n) {
   return permutation;
 }
 
-void internal::refuse_generator(const char* op, const std::optional<at::Generator>& generator) {
-  TORCH_CHECK_VALUE(!generator, "meshtorch: `", op,
-                    "` got a generator, but the numbers of a distributed tensor do not come from one\n  "
-                    "argument: generator\n  do: leave it out, and "
-                    "choose the numbers with meshtorch::manual_seed or set_rng_state");
+DrawsFrom::DrawsFrom(const char* op, const std::optional<at::Generator>& generator)
+    : before_(given_generator) {
+  if (!generator || !generator->defined()) return;
+  TORCH_CHECK_NOT_IMPLEMENTED(generator->device().is_cpu(), "meshtorch: `", op, "` got a generator of ",
+                              generator->device(), "\n  argument: generator\n  do: pass one of the CPU");
+  given_generator = *generator;
 }
+
+DrawsFrom::~DrawsFrom() { given_generator = std::move(before_); }
 
 void internal::check_integers(std::int64_t least, std::int64_t largest, at::ScalarType type) {
   using Wide = long double;  // holds all 64 bits

@@ -25,8 +25,19 @@ at::Tensor random_tensor(const Shape& sizes, const Layout& layout, const at::Ten
 // A random permutation of 0 … n - 1, whole.
 at::Tensor random_permutation(std::int64_t n);
 
-// Throws if there is a generator: the numbers of distributed tensors come from none.
-void refuse_generator(const char* op, const std::optional<at::Generator>& generator);
+// While it lives, on this thread, random calls take their seeds from the generator that a user passed, if
+// there is one: each advances it by one number, so that ranks whose generators are equal draw alike, and stay
+// equal.
+class DrawsFrom {
+ public:
+  DrawsFrom(const char* op, const std::optional<at::Generator>& generator);
+  ~DrawsFrom();
+  DrawsFrom(const DrawsFrom&) = delete;
+  DrawsFrom& operator=(const DrawsFrom&) = delete;
+
+ private:
+  std::optional<at::Generator> before_;
+};
 
 // Integers in [low, high). Throws ValueError if there are none, or the type does not hold them all.
 Distribution integers_between(std::int64_t low, std::int64_t high, at::ScalarType type);

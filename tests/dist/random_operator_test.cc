@@ -183,6 +183,21 @@ TEST(RandomOperators, StayInTheirRange) {
   });
 }
 
+TEST(RandomOperators, DrawFromAGeneratorThatIsPassed) {
+  on_ranks(2, [](int) {
+    at::Generator one = at::detail::createCPUGenerator(5);
+    at::Generator other = at::detail::createCPUGenerator(5);
+    const auto drawn = [](int dim, const at::Generator& generator) {
+      return mt::DTensor(mt::zeros({3, 4}, line(2), {Shard(dim)}).normal_(0, 1, generator)).full_tensor();
+    };
+    const std::uint64_t calls = mt::get_rng_state().call;
+    const torch::Tensor first = drawn(0, one);
+    EXPECT_TRUE(torch::equal(first, drawn(1, other)));
+    EXPECT_FALSE(torch::equal(first, drawn(0, one)));
+    EXPECT_EQ(mt::get_rng_state().call, calls);
+  });
+}
+
 TEST(RandomOperators, RefuseWhatTheyCannotDraw) {
   on_ranks(2, [](int) {
     const torch::Tensor x = mt::zeros({4}, line(2), {Shard(0)});
@@ -191,9 +206,6 @@ TEST(RandomOperators, RefuseWhatTheyCannotDraw) {
       EXPECT_NE(error.find(words), std::string::npos) << error;
       EXPECT_NE(error.find("do: "), std::string::npos) << error;
     };
-    expect("`aten::normal_` got a generator", [&] { x.normal_(0, 1, at::detail::createCPUGenerator()); });
-    expect("`aten::multinomial` got a generator",
-           [&] { torch::multinomial(x + 1, 2, false, at::detail::createCPUGenerator()); });
     expect("cannot draw with std = -1", [&] { x.normal_(0, -1); });
     expect("cannot draw with from = 2", [&] { x.uniform_(2, 1); });
     expect("cannot draw with p = 1.5", [&] { x.bernoulli_(1.5); });

@@ -38,7 +38,8 @@ class _LibraryStyle(ParallelStyle):
             setattr(self, name, value)
 
     def __repr__(self):
-        return str(self._style)
+        given = ", ".join(f"{name}={value!r}" for name, value in self._style.arguments().items() if value is not None)
+        return f"{type(self).__name__}({given})"
 
 
 def _partition_as(parameters, src_data_rank):
