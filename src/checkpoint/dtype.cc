@@ -33,11 +33,12 @@ constexpr std::array<std::pair<std::string_view, at::ScalarType>, 17> kTypes{{
 
 }  // namespace
 
-std::string dtype_name(at::ScalarType type) {
+std::string dtype_name(at::ScalarType type, const std::string& tensor) {
   const auto* found =
       std::find_if(kTypes.begin(), kTypes.end(), [&](const auto& entry) { return entry.second == type; });
   TORCH_CHECK_NOT_IMPLEMENTED(found != kTypes.end(), "meshtorch: safetensors files have no type for ",
-                              c10::toString(type), "\n  in: writing a tensor\n  do: convert it first");
+                              c10::toString(type), "\n  in: writing tensor \"", tensor,
+                              "\"\n  do: convert it first");
   return std::string(found->first);
 }
 

@@ -7,8 +7,9 @@
 
 namespace meshtorch::safetensors::internal {
 
-// Throws NotImplementedError for a type that the format, or LibTorch, does not have.
-std::string dtype_name(at::ScalarType type);
+// Throw NotImplementedError for a type that the format, or LibTorch, does not have. `tensor` is what has the
+// type.
+std::string dtype_name(at::ScalarType type, const std::string& tensor);
 at::ScalarType dtype_named(const std::string& name);
 
 }  // namespace meshtorch::safetensors::internal

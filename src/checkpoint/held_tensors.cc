@@ -28,7 +28,7 @@ bool is_outside(const at::Tensor& tensor) {
 HeldTensors::HeldTensors(const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
     const at::Tensor whole = reduced(tensor);
-    Held held{.dtype = safetensors::internal::dtype_name(tensor.scalar_type()),
+    Held held{.dtype = safetensors::internal::dtype_name(tensor.scalar_type(), name),
               .shape = tensor.sizes().vec(),
               .shards = shards_of(whole)};
     TORCH_CHECK_VALUE(

@@ -88,7 +88,7 @@ void write(const std::string& path, const NamedTensors& tensors, const Metadata&
                       tensor.defined() ? "distributed" : "undefined", ", and one rank writes plain tensors",
                       "\n  in: ", path, "\n  do: use checkpoint::save or checkpoint::export_hf");
     stored.push_back(
-        {.name = name, .dtype = dtype_name(tensor.scalar_type()), .shape = tensor.sizes().vec()});
+        {.name = name, .dtype = dtype_name(tensor.scalar_type(), name), .shape = tensor.sizes().vec()});
   }
   std::string header;
   try {

@@ -12,6 +12,7 @@
 #include "comm/last_words.h"
 #include "comm/rank_context.h"
 #include "comm/rendezvous.h"
+#include "comm/served_store.h"
 #include "comm/thread_worlds.h"
 #include "comm/timeout.h"
 #include "comm/watched_store.h"
@@ -90,7 +91,7 @@ void init_process_group(const c10::intrusive_ptr<c10d::Store>& store, const Init
   world.rank = options.rank;
   world.local_rank = options.rank;
   world.size = options.world_size;
-  world.store = store ? watched(store) : store;
+  world.store = store ? of_next_world(watched(store), world.rank, world.size) : store;
   check_level(world);
   settle_backend(world, !options.backend.empty());
   if (traits_of(world.backend).ranks_are_threads)

@@ -61,6 +61,8 @@ std::shared_ptr<const GroupImpl> RankContext::group(const std::vector<std::int64
   if (const auto known = groups_.find(ranks); known != groups_.end()) return known->second;
   auto made = std::make_shared<GroupImpl>();
   made->ranks = ranks;
+  made->owner = this;
+  made->owner_rank = world_.rank;
   const auto self = std::find(ranks.begin(), ranks.end(), world_.rank);
   if (self != ranks.end()) {
     made->rank = static_cast<int>(self - ranks.begin());
@@ -121,6 +123,11 @@ std::shared_ptr<RankContext> current_rank() {
       "meshtorch: this rank has not joined a world of ranks\n  do: call init_process_group() first, or run "
       "inside spawn(n, fn)");
   return context;
+}
+
+bool is_another_rank(const RankContext* owner) {
+  const RankContext* rank = c10d::RankLocal<Slot>::get().context.get();
+  return rank != nullptr && owner != nullptr && rank != owner;
 }
 
 void set_thread_rank(std::shared_ptr<RankContext> context) {

@@ -22,12 +22,15 @@
 namespace meshtorch::internal {
 
 class MeshImpl;
+class RankContext;
 
 struct GroupImpl {
   std::vector<std::int64_t> ranks;
   int rank = -1;
   c10::intrusive_ptr<c10d::ProcessGroup> process_group;  // null on ranks outside
   bool is_left = false;                                  // its world was destroyed
+  const RankContext* owner = nullptr;                    // null if it was made elsewhere
+  int owner_rank = 0;
 };
 
 // Where and how a world's groups are made.
@@ -85,6 +88,9 @@ class MESHTORCH_FOR_PYTHON RankContext {
 std::shared_ptr<RankContext> current_rank();
 // The same, null if the rank has not joined.
 MESHTORCH_FOR_PYTHON std::shared_ptr<RankContext> current_rank_or_null();
+// Whether the calling thread is a rank, and another than the owner: what belongs to one rank is no business
+// of the other ranks of its process. Threads of the user's own may work for any.
+bool is_another_rank(const RankContext* owner);
 // Where the random numbers of ranks that join from now on start.
 RandomSource& starting_random();
 // Makes `context` that of the calling thread, or of the whole process.

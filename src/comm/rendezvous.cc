@@ -1,24 +1,17 @@
 // Finding out who this rank is and where the others are.
 #include "comm/rendezvous.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <optional>
 
-#include "comm/error_text.h"
 #include "comm/run_secret.h"
+#include "comm/served_store.h"
 #include "comm/watched_store.h"
 
 namespace meshtorch::internal {
@@ -161,58 +154,6 @@ Identity identify(const InitOptions& options, const Address& address) {
   return who;
 }
 
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
-
-// A socket of this machine only: LibTorch's store would listen to the whole network.
-int bound_to_loopback(const std::string& host, int port, const char* address_source) {
-  const bool is_six = host == "::1";
-  sockaddr_in four{};
-  sockaddr_in6 six{};
-  four.sin_family = AF_INET;
-  four.sin_port = six.sin6_port = htons(static_cast<std::uint16_t>(port));
-  four.sin_addr.s_addr = host == "localhost" ? htonl(INADDR_LOOPBACK) : inet_addr(host.c_str());
-  six.sin6_family = AF_INET6;
-  six.sin6_addr = in6addr_loopback;
-  const int socket = ::socket(is_six ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int on = 1;
-  setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  const int result = is_six ? bind(socket, reinterpret_cast<const sockaddr*>(&six), sizeof six)
-                            : bind(socket, reinterpret_cast<const sockaddr*>(&four), sizeof four);
-  const int error = errno;
-  if (socket >= 0 && result != 0) close(socket);
-  TORCH_CHECK(socket >= 0 && result == 0, "meshtorch: rank 0 cannot listen at ", host, ":", port, " (",
-              address_source, "): ", std::strerror(error),
-              "\n  do: give a port that no other program uses, or let meshtorch-run find one");
-  return socket;
-}
-
-c10::intrusive_ptr<c10d::Store> connect_tcp(const std::string& host, int port, const Identity& who,
-                                            std::chrono::milliseconds timeout, bool may_serve,
-                                            const char* address_source) {
-  TORCH_CHECK_VALUE(port <= 65535, "meshtorch: port ", port, " (", address_source,
-                    ") is not below 65536\n  do: give a free port");
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(port);
-  options.isServer = may_serve && who.rank.value() == 0;
-  options.numWorkers = static_cast<std::size_t>(who.world_size.value());
-  options.waitWorkers = false;  // the groups wait for their own members
-  options.timeout = timeout;
-  if (options.isServer && is_loopback(host))
-    options.masterListenFd = bound_to_loopback(host, port, address_source);
-  try {
-    return c10::make_intrusive<c10d::TCPStore>(host, options);
-  } catch (const std::exception&) {
-    const std::string what = error_text(std::current_exception());
-    const std::string place = c10::str(host, ":", port, " (", address_source, "): ", what);
-    TORCH_CHECK(!options.isServer, "meshtorch: rank 0 cannot listen at ", place,
-                "\n  do: give a port that no other program uses, or let meshtorch-run find one");
-    TORCH_CHECK(false, "meshtorch: rank ", who.rank.value(), " cannot reach rank 0 at ", place,
-                "\n  do: see that rank 0 runs, and that this machine reaches that address");
-  }
-}
-
 // The store as the ranks of one run see it: under a prefix that others do not know. A rank of another run is
 // told so, where it would wait for keys that never come.
 c10::intrusive_ptr<c10d::Store> of_this_run(const c10::intrusive_ptr<c10d::Store>& store,
@@ -239,7 +180,8 @@ c10::intrusive_ptr<c10d::Store> connect_environment(const Identity& who, std::ch
   // Under torchrun the agent serves the store, and a restarted worker must not see the keys of its
   // predecessor.
   const bool agent_serves = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  auto store = connect_tcp(*host, *port, who, timeout, !agent_serves, "MASTER_PORT");
+  const int rank = who.rank.value();
+  auto store = connect_to_store({*host, *port, "MASTER_PORT"}, rank, rank == 0 && !agent_serves, timeout);
   if (!agent_serves) return store;
   const std::string attempt = variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
   return c10::make_intrusive<c10d::PrefixStore>("meshtorch/attempt_" + attempt, store);
@@ -259,7 +201,8 @@ c10::intrusive_ptr<c10d::Store> connect(const Address& address, const Identity& 
   TORCH_CHECK_VALUE(colon != std::string::npos, "meshtorch: init_method tcp://", address.place,
                     " has no port\n  do: write tcp://host:port");
   const int port = to_number(address.place.substr(colon + 1), "the port in init_method");
-  return connect_tcp(address.place.substr(0, colon), port, who, timeout, true, "init_method");
+  const int rank = who.rank.value();
+  return connect_to_store({address.place.substr(0, colon), port, "init_method"}, rank, rank == 0, timeout);
 }
 
 }  // namespace
@@ -274,7 +217,7 @@ Meeting rendezvous(const InitOptions& options, std::chrono::milliseconds timeout
   if (needs_store) {
     const auto store = connect(address, who, timeout);
     store->setTimeout(timeout);
-    meeting.store = of_this_run(watched(store), who);
+    meeting.store = of_next_world(of_this_run(watched(store), who), meeting.rank, meeting.world_size);
   }
   return meeting;
 }

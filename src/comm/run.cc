@@ -1,4 +1,6 @@
 // One entrance for programs that a launcher may or may not have started.
+#include <ATen/Parallel.h>
+
 #include <thread>
 
 #include "comm/error_text.h"
@@ -20,7 +22,8 @@ void run(int world_size, const std::function<void(int rank)>& fn, const SpawnOpt
   TORCH_CHECK_VALUE(world_size == 0 || world_size == launched, "meshtorch: run was asked for ", world_size,
                     " ranks, and the launcher started ", launched,
                     " processes\n  do: start as many, or pass 0 to take what the launcher gives");
-  init_process_group({.timeout = options.timeout});
+  if (options.intra_op_threads > 0) at::set_num_threads(options.intra_op_threads);
+  init_process_group({.timeout = options.timeout, .agreement = options.agreement});
   try {
     fn(get_rank());
   } catch (...) {

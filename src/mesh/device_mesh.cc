@@ -138,8 +138,10 @@ std::string DeviceMesh::to_string() const {
   text += "), ";
   std::size_t next = 0;
   append_nested(text, *impl_, 0, next);
-  return text + ", " + c10::DeviceTypeName(device_type(), true) +
-         (impl_->is_left() ? ", of a world that was destroyed)" : ")");
+  text += ", " + c10::DeviceTypeName(device_type(), true);
+  if (impl_->is_left()) return text + ", of a world that was destroyed)";
+  if (impl_->is_of_another_rank()) return text + ", of rank " + std::to_string(impl_->world_rank()) + ")";
+  return text + ")";
 }
 
 bool operator==(const DeviceMesh& a, const DeviceMesh& b) {

@@ -50,6 +50,9 @@ const c10::intrusive_ptr<c10d::ProcessGroup>& Group::process_group() const {
   TORCH_CHECK(!impl_->is_left, "meshtorch: the group of ranks ", c10::IntArrayRef(impl_->ranks),
               " belongs to a world that was destroyed\n  do: make meshes and tensors again after "
               "init_process_group()");
+  TORCH_CHECK(!is_another_rank(impl_->owner), "meshtorch: a mesh, group or distributed tensor of rank ",
+              impl_->owner_rank, " was used by rank ", current_rank()->world().rank,
+              "\n  do: make it on each rank, in variables of the rank's own; share plain tensors only");
   TORCH_CHECK(impl_->process_group, "meshtorch: this rank is not in the group of ranks ",
               c10::IntArrayRef(impl_->ranks), "\n  do: call its collectives on those ranks only");
   return impl_->process_group;

@@ -55,6 +55,8 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
 
   // Whether the world that the mesh was made in has been destroyed.
   bool is_left() const;
+  // Whether it belongs to another rank than the calling one, where ranks are threads.
+  bool is_of_another_rank() const { return is_another_rank(context_.lock().get()); }
 
   std::size_t axis_index(std::int64_t axis) const;
   std::int64_t axis_named(const std::string& name) const;

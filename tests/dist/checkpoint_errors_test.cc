@@ -303,10 +303,10 @@ TEST(CheckpointErrors, StatesThatCannotBeSavedAreRefused) {
               "it values "
               "first");
     const torch::Tensor complex = torch::zeros({2}, torch::kComplexDouble);
-    EXPECT_EQ(error_of([&] { cp::save(directory.path(), cp::State().add("a", complex)); }),
-              "meshtorch: safetensors files have no type for ComplexDouble\n  in: writing a tensor\n  do: "
-              "convert it "
-              "first");
+    EXPECT_EQ(
+        error_of([&] { cp::save(directory.path(), cp::State().add("a", complex)); }),
+        "meshtorch: safetensors files have no type for ComplexDouble\n  in: writing tensor \"a\"\n  do: "
+        "convert it first");
   });
 }
 

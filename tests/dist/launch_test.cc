@@ -53,6 +53,30 @@ TEST(Spawn, WaitingForARankThatHasReturnedIsAnErrorThatNamesIt) {
   EXPECT_NE(error.find("rank 0: is in barrier #1"), std::string::npos) << error;
 }
 
+// What a lambda of spawn takes by reference is one for all ranks: a rank may see what another made.
+TEST(Spawn, WhatAnotherRankMadeIsRefused) {
+  torch::Tensor of_rank_0;
+  mt::spawn(2, [&](int rank) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2});
+    const mt::DTensor mine = mt::distribute_tensor(torch::ones({5, 2}), mesh, {mt::Shard(0)});
+    if (rank == 0) of_rank_0 = mine;
+    mt::barrier();
+    if (rank == 1) {
+      EXPECT_EQ(
+          error_of([&] { of_rank_0.sum().item<float>(); }),
+          "meshtorch: a mesh, group or distributed tensor of rank 0 was used by rank 1\n  do: make it on "
+          "each rank, in variables of the rank's own; share plain tensors only");
+      EXPECT_EQ(
+          error_of([&] { mine + of_rank_0; }),
+          "meshtorch: `aten::add` got tensors on different meshes\n  argument other: DeviceMesh((2), [0, "
+          "1], cpu, of rank 0)\n  before it: DeviceMesh((2), [0, 1], cpu)\n  do: put both on one mesh, as "
+          "distribute_tensor(x.full_tensor(), mesh, placements) does");
+    }
+    mt::barrier();
+    std::jthread([&] { EXPECT_EQ(mine.sum().item<float>(), 10); });  // works for the rank
+  });
+}
+
 // What a child process returns that runs `body`, or its signal, negative; it is ended after a minute.
 int exit_code_of_child(const std::function<int()>& body) {
   const pid_t child = ::fork();
