@@ -16,6 +16,7 @@
 #include "dispatch/fallback_policy.h"
 #include "dispatch/write_back.h"
 #include "operator/operator.h"
+#include "tensor/from_local.h"
 #include "tensor/meta.h"
 #include "tensor/reduced.h"
 

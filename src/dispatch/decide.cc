@@ -92,8 +92,23 @@ class Decider {
 
   bool choose_option() {
     const Situation situation = situation_of(*call_, info_, operands_, mesh_);
-    const auto choice = choose(*call_->bound(), situation);
+    auto choice = choose(*call_->bound(), situation);
+    // What has to be reduced, and was before, costs nothing now.
+    if (Situation known = situation; choice && reduce_what_is_known(known, *choice))
+      choice = choose(*call_->bound(), known);
     return choice && take(*choice, situation);
+  }
+
+  bool reduce_what_is_known(Situation& situation, const Choice& choice) const {
+    bool is_any = false;
+    for (std::size_t i = 0; i < call_->order().size(); ++i) {
+      const Operand& operand = call_->operand(i);
+      if (operand.reduced == nullptr || situation.pinned[i] || choice.operands[i] == situation.operands[i])
+        continue;
+      situation.operands[i] = operand.reduced->placements;
+      is_any = true;
+    }
+    return is_any;
   }
 
   bool take(const Choice& choice, const Situation& situation) {

@@ -144,11 +144,7 @@ void Handler::collect(const at::Tensor& tensor, std::size_t argument_index, int 
   if (meta != nullptr) refresh(*meta);
   if (meta != nullptr && meta->assumed) assumed_ = assume_both(assumed_, meta->assumed);
   operands_.push_back({argument_index, element, tensor, meta});
-  if (meta == nullptr || meta->reduced == nullptr || info_.is_view) return;
-  if (info_.arguments[argument_index].is_written) return;
-  // What has been reduced is read as reduced: nothing is gained by keeping its terms apart.
-  if (const at::Tensor reduced = reduced_form(tensor); reduced.defined())
-    operands_.back() = {argument_index, element, reduced, meta_of(reduced)};
+  if (meta != nullptr && meta->reduced != nullptr) operands_.back().reduced = reduced_layout(*meta);
 }
 
 void Handler::check_meshes() const {
@@ -232,6 +228,9 @@ CallKey Handler::key() const {
   key.push_back(reinterpret_cast<std::int64_t>(&info_));
   for (const Operand& operand : operands_)
     append_tensor(key, operand.tensor, operand.meta, operand.argument, operand.element);
+  for (const Operand& operand : operands_) {
+    if (operand.reduced != nullptr) key.push_back(reinterpret_cast<std::int64_t>(operand.reduced));
+  }
   for (const std::size_t i : info_.numbers)
     key.push_back(static_cast<std::int64_t>(known_number(stack_[base_ + i])));
   for (const std::size_t i : info_.key_arguments) append_argument(key, stack_[base_ + i]);

@@ -14,7 +14,8 @@ struct Operand {
   std::size_t argument;
   int element;  // -1: the argument itself
   at::Tensor tensor;
-  DTensorMeta* meta;  // null for a plain tensor
+  DTensorMeta* meta;                // null for a plain tensor
+  const Layout* reduced = nullptr;  // of a pending one that was reduced before: the layout of that
 };
 using Operands = c10::SmallVector<Operand, 6>;
 

@@ -191,13 +191,18 @@ class Chooser {
   bool is_reordered(int t, const Placement& to, std::size_t axis) const {
     if (!to.is_shard()) return false;
     const Placements& now = situation_.operands[t];
+    const auto is_split_by = [&](std::size_t other) {  // an axis of one rank splits nothing
+      return now[other].is_shard(to.dim()) && situation_.mesh[other] > 1;
+    };
     if (now[axis].is_replicate()) {
-      return std::any_of(now.begin() + static_cast<std::ptrdiff_t>(axis) + 1, now.end(),
-                         [&](const Placement& p) { return p.is_shard(to.dim()); });
+      for (std::size_t right = axis + 1; right < now.size(); ++right) {
+        if (is_split_by(right)) return true;
+      }
+      return false;
     }
     if (now[axis] != to) return false;
     for (std::size_t left = 0; left < axis; ++left) {
-      if (now[left].is_shard(to.dim()) && now[left] != choice_.operands[t][left]) return true;
+      if (is_split_by(left) && now[left] != choice_.operands[t][left]) return true;
     }
     return false;
   }

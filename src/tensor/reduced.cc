@@ -49,9 +49,9 @@ at::Tensor operand_under(const at::Tensor& tensor, const Layout& to) {
   return result;
 }
 
-at::Tensor reduced_form(const at::Tensor& tensor) {
-  const Reduced* kept = kept_of(distributed(tensor, "an operand"));
-  return kept == nullptr ? at::Tensor() : wrap(kept->local, kept->layout, tensor.sizes(), tensor.strides());
+const Layout* reduced_layout(const DTensorMeta& meta) {
+  const Reduced* kept = kept_of(meta);
+  return kept != nullptr ? kept->layout : nullptr;
 }
 
 std::optional<std::uint32_t> writes_of(const at::Tensor& local) {

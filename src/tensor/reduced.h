@@ -24,8 +24,8 @@ struct Reduced {
 // later reads: whoever writes to it calls note_write.
 at::Tensor operand_under(const at::Tensor& tensor, const Layout& to);
 
-// A pending tensor as what it was reduced to before, if it was and that still holds; else undefined.
-at::Tensor reduced_form(const at::Tensor& tensor);
+// The layout to which a pending tensor was reduced before, if it was and that still holds; else null.
+const Layout* reduced_layout(const DTensorMeta& meta);
 
 // How often a local tensor was written, with all that share its memory; nothing of inference tensors, which
 // do not count.

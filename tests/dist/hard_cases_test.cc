@@ -255,21 +255,20 @@ TEST(PendingSums, AreMadeWholeBeforeTheyAreRounded) {
 
 TEST(PendingSums, StayPendingWhenDividedByANumberAndAreReducedForADivisorThatMayBeZero) {
   on_ranks(2, [](int) {
-    // What was reduced before is read as reduced, so that each quotient is of its own.
-    const auto pending = [] { return mt::DTensor::from_local(x({5, 4}), line(2), {Partial()}); };
+    const mt::DTensor pending = mt::DTensor::from_local(x({5, 4}), line(2), {Partial()});
     const auto placement_of = [](const Tensor& t) { return mt::DTensor(t).placements().at(0); };
-    EXPECT_EQ(placement_of(pending() / 4), Partial());
-    EXPECT_FALSE(placement_of(pending() / 0).is_partial());
-    EXPECT_EQ(placement_of(pending() / 4), Partial());
-    EXPECT_EQ(placement_of(pending() / torch::tensor(4.0)), Partial());
-    EXPECT_FALSE(placement_of(pending() / torch::tensor(0.0)).is_partial());
+    EXPECT_EQ(placement_of(pending / 4), Partial());
+    EXPECT_FALSE(placement_of(pending / 0).is_partial());
+    EXPECT_EQ(placement_of(pending / 4), Partial());
+    EXPECT_EQ(placement_of(pending / torch::tensor(4.0)), Partial());
+    EXPECT_FALSE(placement_of(pending / torch::tensor(0.0)).is_partial());
     // Only what every rank has whole can all of them look at.
     const auto fours = [](const mt::Placement& lies) {
       return mt::distribute_tensor(torch::full({5, 4}, 4.0), line(2), {lies});
     };
-    EXPECT_EQ(placement_of(pending() / fours(mt::Replicate())), Partial());
-    EXPECT_FALSE(placement_of(pending() / fours(mt::Replicate()).mul(0)).is_partial());
-    EXPECT_FALSE(placement_of(pending() / fours(Shard(0))).is_partial());
+    EXPECT_EQ(placement_of(pending / fours(mt::Replicate())), Partial());
+    EXPECT_FALSE(placement_of(pending / fours(mt::Replicate()).mul(0)).is_partial());
+    EXPECT_FALSE(placement_of(pending / fours(Shard(0))).is_partial());
   });
 }
 

@@ -186,8 +186,8 @@ TEST(LessCommunication, APendingSumIsReducedBeforeItIsDividedByZero) {
     const mt::DeviceMesh mesh = line(2);
     const Tensor divisor = torch::tensor({2.0, 4.0});
     const Tensor copies = mt::distribute_tensor(divisor, mesh, {Replicate()});
+    const DTensor x = DTensor::from_local(torch::full({2}, rank == 0 ? 3.0 : -1.0), mesh, {Partial()});
     for (const double second : {4.0, 0.0, 8.0}) {
-      const DTensor x = DTensor::from_local(torch::full({2}, rank == 0 ? 3.0 : -1.0), mesh, {Partial()});
       copies[1].fill_(second);
       const Tensor y = x / copies;
       const bool is_pending = second != 0;
@@ -196,7 +196,6 @@ TEST(LessCommunication, APendingSumIsReducedBeforeItIsDividedByZero) {
     }
     // Parts that differ between ranks are not looked at.
     const Tensor parts = mt::distribute_tensor(torch::tensor({1.0, 0.0}), mesh, {Shard(0)});
-    const DTensor x = DTensor::from_local(torch::full({2}, rank == 0 ? 3.0 : -1.0), mesh, {Partial()});
     const Tensor quotient = x / parts;
     EXPECT_TRUE(is_equal(whole(quotient), torch::tensor({2.0, 2.0}) / torch::tensor({1.0, 0.0})));
   });

@@ -22,21 +22,21 @@ rule   *m k, *k n -> m n
 axis 0, 2 ranks
     R R -> R: replicate                        moves data  10.01 us
   > S(0) R -> S(0): split m                                0.00 us
-    S(1) S(0) -> P(sum): split k (contracted)  moves data  30.02 us
+    S(1) S(0) -> P(sum): split k (contracted)  moves data  30.03 us
     R S(1) -> S(1): split n                    moves data  20.01 us
-    P(sum) R -> P(sum): linear                 moves data  20.02 us
-    R P(sum) -> P(sum): linear                 moves data  20.02 us
-    P(avg) R -> P(avg): linear                 moves data  20.02 us
-    R P(avg) -> P(avg): linear                 moves data  20.02 us
+    P(sum) R -> P(sum): linear                 moves data  20.03 us
+    R P(sum) -> P(sum): linear                 moves data  20.03 us
+    P(avg) R -> P(avg): linear                 moves data  20.03 us
+    R P(avg) -> P(avg): linear                 moves data  20.03 us
 axis 1, 2 ranks
     R R -> R: replicate                        moves data  10.00 us
     S(0) R -> S(0): split m                    moves data  15.01 us
   > S(1) S(0) -> P(sum): split k (contracted)              10.01 us
     R S(1) -> S(1): split n                    moves data  15.00 us
-    P(sum) R -> P(sum): linear                 moves data  20.01 us
-    R P(sum) -> P(sum): linear                 moves data  20.01 us
-    P(avg) R -> P(avg): linear                 moves data  20.01 us
-    R P(avg) -> P(avg): linear                 moves data  20.01 us
+    P(sum) R -> P(sum): linear                 moves data  20.02 us
+    R P(sum) -> P(sum): linear                 moves data  20.02 us
+    P(avg) R -> P(avg): linear                 moves data  20.02 us
+    R P(avg) -> P(avg): linear                 moves data  20.02 us
 choice
   self [S(0), R] -> [S(0), S(1)]
   result 0 [S(0), P(sum)]

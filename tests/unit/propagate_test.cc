@@ -260,6 +260,10 @@ TEST(Propagate, TwoAxesMaySplitOneDim) {
   EXPECT_EQ(mm({2, 2}, {{S(1), S(1)}, {S(0), S(0)}}), "[S(1), S(1)] [S(0), S(0)] -> [P(sum), P(sum)]");
 }
 
+TEST(Propagate, AnAxisOfOneRankSplitsNothing) {
+  EXPECT_EQ(mm({1, 2}, {{R, S(1)}, {S(0), S(0)}}), "[R, S(1)] [R, S(0)] -> [R, P(sum)]");
+}
+
 TEST(Propagate, LaterAxesMustSuitEveryCoordinateOfEarlierOnes) {
   // 4 rows over 3 ranks are 2, 2 and 0, each of which splits by 2.
   EXPECT_EQ(chosen("*b s -> (b s)", {{{4, 1}}}, {3, 2}, {{S(0), S(0)}}), "[S(0), S(0)] -> [S(0), S(0)]");
