@@ -157,9 +157,11 @@ AGREES = "the program reads a number, on which all ranks agree here; PyTorch's r
 WRONG = "PyTorch takes terms, or parts, for the whole: its values are wrong"
 AGAIN = "backward computes with the operand as it is, pending, and what it needs whole of that is reduced again"
 DIVIDED = "a pending sum divided by a tensor is reduced first: terms of a zero divisor are infinities that do not add up"
+SMALLEST = "pending numbers are reduced where they are smallest, each for itself; PyTorch reduces what they are multiplied to and added up"
 UNEVEN = "PyTorch averages the ranks' means, which is wrong where parts or weights differ"
 # Why a call needs more here, by the beginning of the operator's name.
 REASONS = {
+    "_softmax_backward_data": SMALLEST,
     "addr": STAYS_SPLIT,
     "baddbmm": STAYS_SPLIT,
     "item": AGREES,
