@@ -124,7 +124,8 @@ void GroupMeeting::wait_until(const std::function<bool()>& is_there, millisecond
   const auto wait = [&]() -> Wait {
     return {{world_rank(late())}, c10::str("rank ", world_rank(late()), ", which has not ", missing)};
   };
-  const Outcome outcome = sleep(is_there, timeout, [] { return true; }, wait);
+  // Who did what is waited for may have left since it was looked for.
+  const Outcome outcome = sleep(is_there, timeout, [&] { return !is_there(); }, wait);
   if (outcome == Outcome::told) {  // what was posted before stays where it is
     memory_.is_broken.store(1);
     ring(memory_);

@@ -160,10 +160,14 @@ std::string late_error(const std::string& state) {
 }
 
 TEST(CollectiveErrors, OnThreadsALateRankIsAnErrorThatSaysWhereEachIs) {
-  std::promise<void> over;
+  std::promise<void> begun, over;
   mt::spawn(2,
             [&](int rank) {
-              if (rank == 1) return over.get_future().wait();
+              if (rank == 1) {
+                begun.set_value();
+                return over.get_future().wait();
+              }
+              begun.get_future().wait();
               const std::string error = error_of([] { mt::all_reduce(torch::ones({1}), "sum", {}); });
               EXPECT_TRUE(error == late_error("sleeps") || error == late_error("runs")) << error;
               over.set_value();
