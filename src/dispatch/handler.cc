@@ -198,7 +198,8 @@ void Handler::change_shape() {
 
 // Backward formulas make zeros and write to them: they need not stay whole where what is written is split.
 bool Handler::writes_what_is_open() const {
-  const bool is_in_place = info_.functional && info_.returned_argument == std::vector<int>{0};
+  const std::vector<int>& returned = info_.returned_argument;
+  const bool is_in_place = info_.functional && returned.size() == 1 && returned[0] == 0;
   if (!is_in_place || !CompositeArguments::has_made(operands_[0].tensor)) return false;
   const Layout* lies = operands_[0].meta != nullptr ? operands_[0].meta->layout : mesh_->replicated();
   return operands_[0].tensor.numel() > 1 && std::ranges::any_of(operands_, [&](const Operand& operand) {

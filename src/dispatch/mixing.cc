@@ -30,7 +30,7 @@ CompositeArguments::CompositeArguments(const std::vector<at::Tensor>& tensors) {
 CompositeArguments::~CompositeArguments() { composite_arguments = nullptr; }
 
 bool CompositeArguments::has_made(const at::Tensor& tensor) {
-  if (composite_arguments == nullptr) return false;
+  if (composite_arguments == nullptr || !InsideComposite::is_any()) return false;
   const DTensorMeta* meta = meta_of(tensor);
   const at::Tensor& held = meta != nullptr ? meta->local : tensor;
   if (!held.has_storage()) return false;
