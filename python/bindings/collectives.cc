@@ -3,11 +3,51 @@
 
 #include <ATen/ATen.h>
 
+#include <string_view>
+
 #include "bindings/bindings.h"
+#include "comm/call_subject.h"
 #include "meshtorch/process_group.h"
 
 namespace meshtorch::python {
 namespace {
+
+// While it lives, collectives are called from the line of the Python program that is running: the innermost
+// outside of this package. Python's lock is held when it is made.
+class CalledFromPython {
+ public:
+  CalledFromPython() : line_(innermost_line()), here_(line_) {}
+
+ private:
+  static const std::string& package() {
+    static const auto* const directory = new std::string([] {
+      const auto file = py::module_::import("meshtorch").attr("__file__").cast<std::string>();
+      return file.substr(0, file.rfind('/') + 1);
+    }());
+    return *directory;
+  }
+
+  internal::SourceLine innermost_line() {
+    auto frame = py::reinterpret_steal<py::object>(
+        reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
+    while (frame) {
+      auto* const raw = reinterpret_cast<PyFrameObject*>(frame.ptr());
+      auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(raw)));
+      const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code.ptr())->co_filename);
+      if (file == nullptr) throw py::error_already_set();
+      if (!std::string_view(file).starts_with(package())) {
+        code_ = std::move(code);
+        return {file, static_cast<std::uint32_t>(PyFrame_GetLineNumber(raw))};
+      }
+      frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw)));
+    }
+    return {};
+  }
+
+  py::object code_;  // holds the name of the file
+  const internal::SourceLine line_;
+  const internal::CalledFrom here_;
+};
 
 // Binds fn(arguments…, group), where Python names the group in any of its ways.
 template <class... A, class Fn, class... Arg>
@@ -16,6 +56,7 @@ void bind_collective(py::module_& m, const char* name, const Fn& fn, const Arg&.
       name,
       [fn](A... values, const py::object& group, const std::string& /*tag: names nothing here*/) {
         const Group ranks = to_group(group);
+        const CalledFromPython here;
         const py::gil_scoped_release no_lock;
         return fn(values..., ranks);
       },
@@ -37,6 +78,7 @@ void bind_shape_keeper(py::module_& m, const char* name, const Fn& fn, const Arg
       [fn](const at::Tensor& tensor, A value, const py::object& group, const std::string& /*tag*/) {
         if (is_own_result(tensor)) return at::empty_like(tensor);
         const Group ranks = to_group(group);
+        const CalledFromPython here;
         const py::gil_scoped_release no_lock;
         return fn(tensor, value, ranks);
       },

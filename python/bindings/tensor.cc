@@ -168,7 +168,7 @@ void bind_tensors(py::module_& m) {
       "stored_tensor",
       [](const at::Tensor& self) {
         const DTensorMeta& meta = distributed(self, "stored_tensor");
-        refresh(meta);
+        refresh(meta, Reader::this_rank);
         return meta.local;
       },
       WithoutGil(), "What this rank holds: its shard, or a stand-in on a rank outside the mesh.");

@@ -10,7 +10,7 @@
 #include "dispatch/write_back.h"
 #include "meshtorch/distribute_module.h"
 #include "tensor/meta.h"
-#include "tensor/reduced.h"
+#include "tensor/memory_state.h"
 
 namespace meshtorch::checkpoint::internal {
 
@@ -39,7 +39,7 @@ void check_whole(const at::Tensor& tensor, const std::string& name) {
 
 Shards shards_of(const at::Tensor& tensor) {
   const DTensorMeta* meta = meta_of(tensor);
-  if (meta) refresh(*meta);
+  if (meta) refresh(*meta, Reader::all_ranks);
   const at::Tensor local = (meta ? meta->local : tensor).detach();
   wait_pending(local);
   const Shape shape = tensor.sizes().vec();

@@ -2,16 +2,23 @@
 // sent.
 #include "comm/agreement.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <span>
 #include <utility>
 
+#include "comm/backend.h"
 #include "comm/backend_traits.h"
 #include "comm/host_meeting.h"
+#include "comm/host_tensor.h"
+#include "comm/memory_backend.h"
 #include "comm/rank_context.h"
 #include "comm/watched_store.h"
 
@@ -95,15 +102,24 @@ void leave_adopted_groups() {
 }
 
 const char* to_string(Agreement level) {
-  return level == Agreement::off ? "off" : level == Agreement::on ? "on" : "full";
+  switch (level) {
+    case Agreement::off:
+      return "off";
+    case Agreement::calls:
+      return "calls";
+    case Agreement::on:
+      return "on";
+    default:
+      return "full";
+  }
 }
 
 Agreement agreement_named(const std::string& name, const char* source) {
-  for (const Agreement level : {Agreement::off, Agreement::on, Agreement::full}) {
+  for (const Agreement level : {Agreement::off, Agreement::calls, Agreement::on, Agreement::full}) {
     if (name == to_string(level)) return level;
   }
   TORCH_CHECK_VALUE(false, "meshtorch: there is no level of agreement \"", name, "\"\n  in: ", source,
-                    "\n  do: give off, on or full");
+                    "\n  do: give off, calls, on or full");
 }
 
 Agreement agreement_level(std::optional<Agreement> given) {
@@ -111,6 +127,11 @@ Agreement agreement_level(std::optional<Agreement> given) {
   const char* variable = std::getenv("MESHTORCH_AGREEMENT");
   if (variable == nullptr || *variable == '\0') return Agreement::on;
   return agreement_named(variable, "MESHTORCH_AGREEMENT");
+}
+
+bool compares_in_full() {
+  const auto context = current_rank_or_null();
+  return context && context->world().agreement == Agreement::full;
 }
 
 void agree_on(const Group& group, const GroupCall& call) {
@@ -121,6 +142,21 @@ void agree_on(const Group& group, const GroupCall& call) {
   agree_in_adopted_group(group, call);
   const auto backend = members.getBackend(c10::DeviceType::CPU);
   if (auto* comparing = dynamic_cast<Comparing*>(backend.get())) comparing->compare(call);
+}
+
+bool all_say(const Group& group, const char* question, bool mine) {
+  if (group.size() == 1 || group.rank() < 0) return mine;
+  const AlikeCall call(question);
+  c10d::ProcessGroup& members = *group.process_group();
+  if (auto* memory = memory_backend_of(members)) return memory->all_say(call, mine);
+  const AgreedCall agreed(call, group);
+  at::Tensor answer = at::full({1}, mine ? 1 : 0, on_host(at::kByte));
+  at::Tensor answers = at::empty({group.size()}, answer.options());
+  members.getBackend(c10::DeviceType::CPU)
+      ->_allgather_base(answers, answer, c10d::AllgatherOptions())
+      ->wait();
+  const std::span said(answers.const_data_ptr<std::uint8_t>(), static_cast<std::size_t>(group.size()));
+  return std::ranges::all_of(said, [](std::uint8_t yes) { return yes == 1; });
 }
 
 AlikeCall::AlikeCall(std::string text) : GroupCall(CallKind::comparison), text_(std::move(text)) {

@@ -19,6 +19,9 @@ MESHTORCH_FOR_PYTHON Agreement agreement_level(std::optional<Agreement> given);
 const char* to_string(Agreement level);
 MESHTORCH_FOR_PYTHON Agreement agreement_named(const std::string& name, const char* source);
 
+// Whether the world of the calling rank compares in full; false outside of one.
+bool compares_in_full();
+
 // A backend whose members can compare a call that sends nothing.
 class Comparing {
  public:
@@ -29,6 +32,10 @@ class Comparing {
 // Blocks until all members have come with an equal call; else throws on each what they called. Nothing where
 // the backend cannot compare, or this rank is outside.
 void agree_on(const Group& group, const GroupCall& call);
+
+// Whether all members say yes to a question that all of them ask. Sends no more than the answers, and is not
+// counted as a collective.
+bool all_say(const Group& group, const char* question, bool mine);
 
 // The same in a group that something else made, such as torch.distributed, on a backend that compares
 // nothing: before each call, where the world asked for the group and all its members are on this host. Calls

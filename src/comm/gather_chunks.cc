@@ -75,7 +75,7 @@ std::function<void()> post_gather_chunks(MemoryBackend& memory, const Tensors& c
                                .take = take,
                                .words = words});
       });
-  return [posting, alive = group.process_group()] {
+  return [posting] {
     const CommWait waiting(Collective::all_gather_into_tensor);
     RECORD_USER_SCOPE("meshtorch::wait_all_gather_into_tensor");
     posting->finish();

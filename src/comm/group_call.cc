@@ -2,6 +2,10 @@
 #include "comm/group_call.h"
 
 #include <array>
+#include <cstdio>
+
+#include "comm/agreement.h"
+#include "comm/rank_context.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -21,19 +25,25 @@ constexpr std::array<const char*, 14> kKindNames{"all_reduce",
                                                  "send_recv",
                                                  "comparison"};
 
-// Of what calls are for, innermost first, all that is compared.
-const CallOrigin* next_of(const CallOrigin& origin) {
-  return compares_all_origins.load(std::memory_order_relaxed) ? origin.outer() : nullptr;
+// Programs call the others from several lines on purpose: the source of a broadcast and those that receive,
+// the ranks that come to a barrier before and after.
+bool is_called_from_one_line(CallKind kind) {
+  switch (kind) {
+    case CallKind::all_reduce:
+    case CallKind::all_gather:
+    case CallKind::all_gather_into_tensor:
+    case CallKind::reduce_scatter:
+    case CallKind::reduce_scatter_tensor:
+    case CallKind::all_to_all:
+    case CallKind::all_to_all_single:
+      return true;
+    default:
+      return false;
+  }
 }
 
-bool has_place(CallKind kind) {
-  // The two sides of a message come from different places.
-  return kind != CallKind::send_recv && compares_all_origins.load(std::memory_order_relaxed);
-}
-
-// Where all is compared, the module too.
+// The path of the module that runs on this thread, empty if none does.
 std::string module_of_call() {
-  if (!compares_all_origins.load(std::memory_order_relaxed)) return {};
   const auto ask = running_module.load(std::memory_order_relaxed);
   return ask == nullptr ? "" : ask();
 }
@@ -42,18 +52,45 @@ std::string module_of_call() {
 
 const char* to_string(CallKind kind) { return kKindNames.at(static_cast<std::size_t>(kind)); }
 
-GroupCall::GroupCall(CallKind kind) : kind_(kind), place_(has_place(kind) ? CallPlace::here() : nullptr) {
+GroupCall::GroupCall(CallKind kind) : kind_(kind) {
+  const auto context = current_rank_or_null();
+  const Agreement level = context ? context->world().agreement : Agreement::on;
+  is_in_full_ = level == Agreement::full;
   hash_.add(static_cast<std::uint64_t>(kind));
-  for (const CallOrigin* origin = CallOrigin::current(); origin != nullptr; origin = next_of(*origin))
-    hash_.add(origin->name());
+  if (level >= Agreement::on) add_subject();
+  const CallOrigin* origin = CallOrigin::current();
+  if (origin != nullptr) hash_.add(origin->name());
+  if (!is_in_full_) return;
+  while (origin != nullptr && (origin = origin->outer()) != nullptr) hash_.add(origin->name());
   if (const std::string module = module_of_call(); !module.empty()) hash_.add(module);
+  // The two sides of a message come from different places.
+  if (kind != CallKind::send_recv) place_ = CallPlace::here();
   if (place_) place_->add_to(hash_);
+}
+
+void GroupCall::add_subject() {
+  if (const TensorOrigin* moved = MovedTensor::current()) {
+    moved_ = *moved;
+    hash_.add(moved_.id);
+  }
+  const SourceLine* line = CalledFrom::current();
+  if (line == nullptr || line->line == 0 || !is_called_from_one_line(kind_)) return;
+  line_ = *line;
+  hash_.add(line_.file_name());
+  hash_.add(line_.line);
 }
 
 std::string GroupCall::description() const {
   std::string text = std::string(to_string(kind_)) + "(" + arguments() + ")";
-  for (const CallOrigin* origin = CallOrigin::current(); origin != nullptr; origin = next_of(*origin))
-    text.append(origin == CallOrigin::current() ? " for " : " in ").append(origin->name());
+  if (moved_.maker != nullptr) {
+    std::array<char, 32> id;
+    std::snprintf(id.data(), id.size(), " (%06x)", static_cast<unsigned>(moved_.id & 0xFFFFFF));
+    text.append(" of what ").append(moved_.maker).append(" made").append(id.data());
+  }
+  const CallOrigin* origin = CallOrigin::current();
+  if (origin != nullptr) text.append(" for ").append(origin->name());
+  if (!is_in_full_) return line_.line == 0 ? text : text + " at " + line_.text();
+  while (origin != nullptr && (origin = origin->outer()) != nullptr) text.append(" in ").append(origin->name());
   if (const std::string module = module_of_call(); !module.empty()) text.append(" of module ").append(module);
   return text;
 }

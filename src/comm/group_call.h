@@ -10,6 +10,7 @@
 
 #include "comm/call_hash.h"
 #include "comm/call_place.h"
+#include "comm/call_subject.h"
 
 namespace meshtorch::internal {
 
@@ -67,12 +68,18 @@ class GroupCall {
  protected:
   virtual std::string arguments() const { return {}; }
 
+  // What level `on` compares besides the arguments.
+  void add_subject();
+
   CallHash hash_;
   CallFacts facts_;
   const CallSplits* splits_ = nullptr;
 
  private:
   CallKind kind_;
+  bool is_in_full_;  // compared with all that it is for, its module and its place
+  TensorOrigin moved_;
+  SourceLine line_;
   std::shared_ptr<const CallPlace> place_;
 };
 
@@ -92,10 +99,6 @@ class DeclaredCall {
   const GroupCall* outer_;
   inline static thread_local const GroupCall* current_ = nullptr;
 };
-
-// Whether ranks agree on all that a call is for and on its place, or on the innermost only; set by worlds
-// that compare in full.
-inline std::atomic<bool> compares_all_origins = false;
 
 // Gives the path of the module that runs on the calling thread, empty if none does; set by whoever knows
 // modules, for worlds that compare in full.

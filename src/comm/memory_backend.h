@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,8 @@ class MemoryBackend : public c10d::Backend, public Comparing {
   void broadcast_into(const at::Tensor& tensor, int root);
   void meet();
   void compare(const GroupCall& call) override;
+  // Whether all members say yes. Several threads of a rank may ask.
+  bool all_say(const GroupCall& call, bool mine);
 
   // The same of bytes anywhere in memory: what MemoryExchange does, with this group's time limit.
 
@@ -59,7 +62,9 @@ class MemoryBackend : public c10d::Backend, public Comparing {
 
   // The first half of a collective in two halves.
   std::shared_ptr<NoticeBoard::Posting> post(Lane lane, const GroupCall& call, NoticeBoard::Part part) {
-    return exchange_->board().post(lane, call, std::move(part), timeout_);
+    auto self = c10::intrusive_ptr<MemoryBackend>::unsafe_reclaim_from_nonowning(this);
+    return exchange_->board().post(lane, call, std::move(part), timeout_,
+                                   std::make_shared<decltype(self)>(std::move(self)));
   }
 
   // c10d's interface, in place where it is.
@@ -96,6 +101,7 @@ class MemoryBackend : public c10d::Backend, public Comparing {
   std::unique_ptr<MemoryExchange> exchange_;
   std::function<void()> leave_;
   std::chrono::milliseconds timeout_;
+  std::mutex asking_;
 };
 
 }  // namespace meshtorch::internal

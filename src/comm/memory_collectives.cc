@@ -102,6 +102,11 @@ void MemoryBackend::broadcast_into(const at::Tensor& tensor, int root) {
 
 void MemoryBackend::compare(const GroupCall& call) { exchange_->barrier(call, timeout_); }
 
+bool MemoryBackend::all_say(const GroupCall& call, bool mine) {
+  const std::scoped_lock lock(asking_);
+  return exchange_->all_say(call, mine, timeout_);
+}
+
 void MemoryBackend::meet() { exchange_->barrier(GroupCall(CallKind::barrier), timeout_); }
 
 }  // namespace meshtorch::internal

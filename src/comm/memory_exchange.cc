@@ -121,6 +121,14 @@ void MemoryExchange::barrier(const GroupCall& call, milliseconds timeout) {
   meeting_->leave();
 }
 
+bool MemoryExchange::all_say(const GroupCall& call, bool mine, milliseconds timeout) {
+  enter(call, nullptr, mine ? 1 : 0, timeout);
+  bool all = true;
+  for (int r = 0; r < size(); ++r) all = all && meeting_->brought_by(r).bytes == 1;
+  meeting_->leave();
+  return all;
+}
+
 void MemoryExchange::gather(const GroupCall& call, RunList mine, std::span<const RunList> into,
                             milliseconds timeout) {
   const Shown shown{{&mine, 1}, {}};

@@ -33,6 +33,8 @@ class MemoryExchange {
   int size() const { return meeting_->size(); }
 
   void barrier(const GroupCall& call, std::chrono::milliseconds timeout);
+  // Whether all ranks say yes.
+  bool all_say(const GroupCall& call, bool mine, std::chrono::milliseconds timeout);
 
   // Every rank shows `mine` whole; the stream of rank r goes to into[r] as far as that reaches.
   void gather(const GroupCall& call, RunList mine, std::span<const RunList> into,

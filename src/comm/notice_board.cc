@@ -21,8 +21,9 @@ const char* name_of(Lane lane) {
 
 }  // namespace
 
-NoticeBoard::Posting::Posting(NoticeBoard& board, Lane lane, std::uint64_t number)
-    : board_(board), lane_(lane), number_(number) {}
+NoticeBoard::Posting::Posting(NoticeBoard& board, std::shared_ptr<void> keeps_alive, Lane lane,
+                              std::uint64_t number)
+    : keeps_alive_(std::move(keeps_alive)), board_(board), lane_(lane), number_(number) {}
 
 NoticeBoard::Posting::~Posting() {
   if (!is_over_) board_.mark_taken(lane_, number_);
@@ -77,7 +78,8 @@ void NoticeBoard::wait_for_peers(Lane lane, std::uint64_t number, const char* wh
 }
 
 std::shared_ptr<NoticeBoard::Posting> NoticeBoard::post(Lane lane, const GroupCall& call, Part part,
-                                                        std::chrono::milliseconds timeout) {
+                                                        std::chrono::milliseconds timeout,
+                                                        std::shared_ptr<void> keeps_alive) {
   timeout_ = timeout;
   if (call.place())
     part.words = [words = std::move(part.words), place = call.place()] {
@@ -100,7 +102,7 @@ std::shared_ptr<NoticeBoard::Posting> NoticeBoard::post(Lane lane, const GroupCa
   mine.hash.add(number);
   mine.number.store(number);
   meeting_.ring_bell();
-  auto posting = std::make_shared<Posting>(*this, lane, number);
+  auto posting = std::make_shared<Posting>(*this, std::move(keeps_alive), lane, number);
   posting->place_in_record_ = keep(lane, number, call);
   if (is_larger) open_rooms(lane, number, part.words);
   posting->take_ = std::move(part.take);

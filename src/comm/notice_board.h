@@ -26,7 +26,8 @@ class NoticeBoard {
   // A call whose first half is done.
   class Posting {
    public:
-    Posting(NoticeBoard& board, Lane lane, std::uint64_t number);
+    // `board` is part of what `keeps_alive` refers to.
+    Posting(NoticeBoard& board, std::shared_ptr<void> keeps_alive, Lane lane, std::uint64_t number);
     // Without finish(), the others' parts are passed over.
     ~Posting();
     Posting(const Posting&) = delete;
@@ -39,6 +40,7 @@ class NoticeBoard {
 
    private:
     friend class NoticeBoard;
+    const std::shared_ptr<void> keeps_alive_;
     NoticeBoard& board_;
     const Lane lane_;
     const std::uint64_t number_;
@@ -63,9 +65,9 @@ class NoticeBoard {
 
   // Blocks only while a peer has not taken what was posted two calls before, and where more memory is needed
   // than any call before it needed. A call of its own that is still under way in that place is finished
-  // first.
+  // first. The posting, which may outlive the group, holds `keeps_alive`.
   std::shared_ptr<Posting> post(Lane lane, const GroupCall& call, Part part,
-                                std::chrono::milliseconds timeout);
+                                std::chrono::milliseconds timeout, std::shared_ptr<void> keeps_alive);
 
  private:
   // Where the parts of every second call lie.

@@ -237,8 +237,7 @@ Underway post_bytes(MemoryBackend& memory, const Peer& peer, const Group& pair, 
          .take = take,
          .words = [text = call.text()] { return text; }});
   });
-  auto arrival = std::make_shared<PeerArrival>([posting, alive = pair.process_group()] { posting->finish(); },
-                                               call.text());
+  auto arrival = std::make_shared<PeerArrival>([posting] { posting->finish(); }, call.text());
   return when_arrived(peer, std::move(arrival), [received](std::size_t i) { return received[i]; });
 }
 

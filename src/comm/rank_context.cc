@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "comm/backend.h"
+#include "comm/blocking.h"
 #include "comm/rank_generator.h"
 #include "meshtorch/random.h"
 
@@ -36,7 +37,6 @@ std::mutex& process_mutex() {
 }  // namespace
 
 RankContext::RankContext(World world) : world_(std::move(world)), random_(starting_random().peek()) {
-  compares_all_origins = world_.agreement == Agreement::full;
   std::vector<std::int64_t> all(static_cast<std::size_t>(world_.size));
   std::iota(all.begin(), all.end(), 0);
   default_group_ = group(all);
@@ -57,8 +57,40 @@ void RankContext::leave() {
 }
 
 std::shared_ptr<const GroupImpl> RankContext::group(const std::vector<std::int64_t>& ranks) {
-  const std::scoped_lock lock(mutex_);
-  if (const auto known = groups_.find(ranks); known != groups_.end()) return known->second;
+  std::promise<void> is_over;
+  for (;;) {
+    std::shared_future<void> other_thread;
+    {
+      const std::scoped_lock lock(mutex_);
+      if (const auto known = groups_.find(ranks); known != groups_.end()) return known->second;
+      const auto [entry, is_new] = being_made_.try_emplace(ranks);
+      if (is_new) {
+        entry->second = is_over.get_future().share();
+        break;
+      }
+      other_thread = entry->second;
+    }
+    const Blocking blocking;
+    other_thread.wait();
+  }
+  std::shared_ptr<GroupImpl> made;
+  const auto finish = [&] {
+    const std::scoped_lock lock(mutex_);
+    if (made) groups_[ranks] = made;
+    being_made_.erase(ranks);
+    is_over.set_value();
+  };
+  try {
+    made = make_group(ranks);
+  } catch (...) {
+    finish();
+    throw;
+  }
+  finish();
+  return made;
+}
+
+std::shared_ptr<GroupImpl> RankContext::make_group(const std::vector<std::int64_t>& ranks) const {
   auto made = std::make_shared<GroupImpl>();
   made->ranks = ranks;
   made->owner = this;
@@ -69,7 +101,7 @@ std::shared_ptr<const GroupImpl> RankContext::group(const std::vector<std::int64
     made->process_group =
         world_.make_group ? world_.make_group(ranks) : make_process_group(world_, ranks, made->rank);
   }
-  return groups_[ranks] = std::move(made);  // only now: making it may fail
+  return made;
 }
 
 void RankContext::leave_groups() {

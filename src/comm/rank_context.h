@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -75,8 +76,11 @@ class MESHTORCH_FOR_PYTHON RankContext {
  private:
   World world_;
   std::shared_ptr<const GroupImpl> default_group_;
-  std::mutex mutex_;
+  std::shared_ptr<GroupImpl> make_group(const std::vector<std::int64_t>& ranks) const;
+
+  std::mutex mutex_;  // never held while a group is made, which waits for other ranks
   std::map<std::vector<std::int64_t>, std::shared_ptr<GroupImpl>> groups_;
+  std::map<std::vector<std::int64_t>, std::shared_future<void>> being_made_;
   std::atomic<bool> is_left_ = false;
   std::map<std::string, std::shared_ptr<MeshImpl>> meshes_;
   RandomSource random_;

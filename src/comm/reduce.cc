@@ -41,10 +41,17 @@ void accumulate(at::Tensor& acc, const at::Tensor& term, Op::RedOpType op) {
 
 }  // namespace
 
+// c10d and meshtorch list the reductions in one order.
+static_assert(static_cast<int>(ReduceOp::sum) == Op::SUM && static_cast<int>(ReduceOp::avg) == Op::AVG &&
+              static_cast<int>(ReduceOp::product) == Op::PRODUCT &&
+              static_cast<int>(ReduceOp::min) == Op::MIN && static_cast<int>(ReduceOp::max) == Op::MAX &&
+              static_cast<int>(ReduceOp::band) == Op::BAND && static_cast<int>(ReduceOp::bor) == Op::BOR &&
+              static_cast<int>(ReduceOp::bxor) == Op::BXOR);
+
 ReduceOp to_reduce_op(Op::RedOpType op) {
   TORCH_CHECK_NOT_IMPLEMENTED(op <= Op::BXOR, "meshtorch: reduction ", static_cast<int>(op),
                               " is not supported");
-  return static_cast<ReduceOp>(op);  // c10d and meshtorch list the reductions in one order
+  return static_cast<ReduceOp>(op);
 }
 
 std::string_view reduce_op_name(Op::RedOpType op) {

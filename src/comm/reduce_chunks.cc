@@ -73,7 +73,7 @@ std::function<Tensors()> post(MemoryBackend& memory, const PostedReduction& redu
       name,
       [&] { return std::vector<c10::IValue>{reduction.outputs, reduction.inputs, group.process_group()}; },
       [&] { posting = memory.post(Lane::reduce, call, std::move(part)); });
-  return [posting, kind, outputs = reduction.outputs, wire = reduction.wire, alive = group.process_group()] {
+  return [posting, kind, outputs = reduction.outputs, wire = reduction.wire] {
     const at::NoGradGuard without_graph;
     const CommWait waiting(kind);
     RECORD_USER_SCOPE(c10::str("meshtorch::wait_", to_string(kind)));

@@ -7,6 +7,7 @@
 #include <torch/nn/module.h>
 #include <torch/csrc/distributed/c10d/RankLocal.hpp>
 
+#include "comm/agreement.h"
 #include "comm/group_call.h"
 #include "meshtorch/detail/module_scope.h"
 #include "nn/hookable_module.h"
@@ -110,7 +111,7 @@ void internal::leave_module() {
 
 // Ranks that compare in full say in which module they are.
 bool detail::ModuleScope::is_wanted() {
-  return compares_all_origins.load(std::memory_order_relaxed) || watch().users > 0;
+  return compares_in_full() || watch().users > 0;
 }
 
 detail::ModuleScope::ModuleScope(torch::nn::Module& module) : entered_(is_wanted()) {

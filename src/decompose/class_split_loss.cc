@@ -82,6 +82,7 @@ struct Targets {
   at::Tensor index;    // in this rank's classes, 0 for the others
   at::Tensor is_here;  // of the targets that count, those of this rank's classes
   at::Tensor weight;   // 0 for a target that is ignored
+  at::Tensor counts;   // false for a target that is ignored
 };
 
 // Each rank looks at the targets that it has: the others may have right ones.
@@ -109,7 +110,7 @@ Targets targets_of(const at::Tensor& target, const std::optional<at::Tensor>& we
   if (weight && weight->defined()) {
     each = each * whole(*weight, mesh).to(dtype).index_select(0, chosen.reshape(-1)).view(chosen.sizes());
   }
-  return {shifted.masked_fill(is_here.bitwise_not(), 0), is_here, each};
+  return {shifted.masked_fill(is_here.bitwise_not(), 0), is_here, each, counts};
 }
 
 Shape global_target_shape(const ClassSplit& split) {
@@ -222,7 +223,9 @@ std::optional<at::Tensor> class_split_nll_loss_backward(const at::Tensor& output
   at::Tensor g = output_gradient.dim() > 0 ? wait_tensor(local_as(output_gradient, *like_targets))
                                            : whole(output_gradient, mesh);
   if (reduction == kMean) g = g / whole(total_weight, mesh);
-  const at::Tensor of_target = (g * t.weight).neg().unsqueeze(split->dim);
+  // Where all are ignored the mean is over nothing, and `g` infinite.
+  const at::Tensor of_target =
+      (g * t.weight).neg().masked_fill(t.counts.bitwise_not(), 0).unsqueeze(split->dim);
   at::Tensor gradient = at::zeros_like(x, at::MemoryFormat::Contiguous);
   if (split->held.size > 0)
     gradient.scatter_(split->dim, t.index.unsqueeze(split->dim),

@@ -26,7 +26,7 @@
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
-#include "tensor/reduced.h"
+#include "tensor/memory_state.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -115,11 +115,17 @@ at::Tensor& copy_into(at::Tensor& self, const at::Tensor& src, bool non_blocking
   return self;
 }
 
-// The same where a number is written.
+// The same where a number is written, also to places that expand repeats.
 at::Tensor& fill_with(at::Tensor& self, const at::Scalar& value) {
   const DTensorMeta* meta = meta_of(self);
   if (meta == nullptr || !lies_in_terms(*meta->layout)) return by_rule<at::_ops::fill__Scalar>(self, value);
-  return copy_into(self, at::full_like(self, value), /*non_blocking=*/false);
+  Placements of_number = meta->layout->placements;
+  for (Placement& p : of_number) p = p.is_shard() ? Replicate() : p;
+  const at::Tensor number = at::full({}, value, meta->local.options());
+  meta->local.fill_(local_as(number, *meta->mesh->layout(of_number)));
+  note_write(meta->local);
+  if (meta->write_back) write_through(self);
+  return self;
 }
 
 // torch::load gives a tensor the values of a plain one in this way: each rank keeps its part of what it read.

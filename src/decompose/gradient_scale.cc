@@ -8,7 +8,7 @@
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
-#include "tensor/reduced.h"
+#include "tensor/memory_state.h"
 
 namespace meshtorch::internal {
 namespace {

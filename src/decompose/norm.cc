@@ -16,8 +16,9 @@ namespace {
 // The norm of each line along `dim`.
 at::Tensor vector_norm(const at::Tensor& self, const at::Scalar& ord, at::OptionalIntArrayRef dim,
                        bool keepdim, std::optional<at::ScalarType> dtype) {
-  // What is not defined without elements, in LibTorch's words.
-  if (self.numel() == 0) {
+  // What is not defined without elements, or of whole numbers, in LibTorch's words.
+  const at::ScalarType type = dtype.value_or(self.scalar_type());
+  if (self.numel() == 0 || !(at::isFloatingType(type) || at::isComplexType(type))) {
     const at::Tensor shape = at::empty(self.sizes(), self.options().device(at::kMeta));
     at::linalg_vector_norm(shape, ord, dim, keepdim, dtype);
   }

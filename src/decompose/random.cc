@@ -21,7 +21,7 @@
 #include "tensor/random.h"
 #include "tensor/random_fill.h"
 #include "tensor/redistribute.h"
-#include "tensor/reduced.h"
+#include "tensor/memory_state.h"
 
 namespace meshtorch::internal {
 namespace {

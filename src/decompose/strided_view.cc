@@ -18,7 +18,7 @@
 #include "operator/operator.h"
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
-#include "tensor/reduced.h"
+#include "tensor/memory_state.h"
 
 namespace meshtorch::internal {
 namespace {

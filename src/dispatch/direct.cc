@@ -37,7 +37,7 @@
 #include "operator/kept_layout.h"
 #include "operator/known_number.h"
 #include "tensor/from_local.h"
-#include "tensor/reduced.h"
+#include "tensor/memory_state.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -45,18 +45,19 @@ namespace {
 // A call while its key is being built: tensors first, then numbers, then what else is in the key.
 class KnownCall {
  public:
-  explicit KnownCall(const OperatorInfo& info) {
+  explicit KnownCall(const OperatorInfo& info) : info_(info) {
     looked_up_.key.push_back(reinterpret_cast<std::int64_t>(&info));
   }
 
   void append(const at::Tensor& tensor, std::size_t argument) {
     const DTensorMeta* meta = meta_of(tensor);
     append_tensor(looked_up_.key, tensor, meta, argument, -1);
+    of_operands_ = with_operand(of_operands_, meta);
     if (meta == nullptr) {
       is_for_handler_ |= known_number(tensor) == KnownNumber::no;
       return;
     }
-    is_for_handler_ |= keeps_layouts() || meta->write_back != nullptr || meta->reduced != nullptr ||
+    is_for_handler_ |= keeps_layouts() || meta->write_back != nullptr || !meta->reduced.is_empty() ||
                        (mesh_ != nullptr && mesh_ != meta->layout->mesh) ||
                        tensor.unsafeGetTensorImpl()->is_wrapped_number();
     if (meta->assumed) assumed_ = assume_both(assumed_, meta->assumed);
@@ -97,11 +98,14 @@ class KnownCall {
 
   at::Tensor marked(at::Tensor result) const {
     DTensorMeta& meta = distributed(result, "a direct call");
+    meta.origin = origin_of_result(info_, of_operands_, 0);
     if (assumed_ && !meta.layout->is_replicated) meta.assumed = assumed_;
     return result;
   }
 
  private:
+  const OperatorInfo& info_;
+  std::uint64_t of_operands_ = 0;
   Handler::LookedUp looked_up_;
   bool is_looked_up_ = false;
   MeshImpl* mesh_ = nullptr;

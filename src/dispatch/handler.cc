@@ -55,7 +55,7 @@ void Handler::run() {
 void Handler::run_as_fated() {
   if (run_by_meshes(info_, stack_)) return;
   collect_operands();
-  if (other_mesh_ && run_on_numbers(info_, stack_)) return;
+  if ((other_mesh_ || writes_plain()) && run_on_numbers(info_, stack_)) return;
   check_meshes();
   if (mesh_ == nullptr) {
     info_.op.callBoxed(&stack_);  // there were pending tensors only, and they are plain now
@@ -141,10 +141,10 @@ void Handler::collect(const at::Tensor& tensor, std::size_t argument_index, int 
   } else if (mesh_ != meta->layout->mesh && !other_mesh_) {
     other_mesh_ = operands_.size();
   }
-  if (meta != nullptr) refresh(*meta);
+  if (meta != nullptr) refresh(*meta, Reader::all_ranks);
   if (meta != nullptr && meta->assumed) assumed_ = assume_both(assumed_, meta->assumed);
   operands_.push_back({argument_index, element, tensor, meta});
-  if (meta != nullptr && meta->reduced != nullptr) operands_.back().reduced = reduced_layout(*meta);
+  if (meta != nullptr && !meta->reduced.is_empty()) operands_.back().reduced = reduced_layout(*meta);
 }
 
 void Handler::check_meshes() const {
@@ -176,6 +176,13 @@ void Handler::check_plain_operands() {
   for (Operand& operand : operands_) {
     if (operand.meta == nullptr) operand.meta = meta_of(operand.tensor);
   }
+}
+
+bool Handler::writes_plain() const {
+  return info_.writes && std::ranges::any_of(operands_, [&](const Operand& operand) {
+           return operand.meta == nullptr && info_.arguments[operand.argument].is_written &&
+                  operand.tensor.numel() > 1;
+         });
 }
 
 // squeeze_ and its kin: the functional operator gives the new shape, and the tensor takes it over.
@@ -323,6 +330,8 @@ void Handler::carry_back() const {
 void Handler::wrap_results(const Decision& decision, const torch::jit::Stack& arguments) {
   const std::size_t count = info_.returned_argument.size();
   std::size_t next = 0;
+  std::uint64_t of_operands = 0;
+  for (const Operand& operand : operands_) of_operands = with_operand(of_operands, operand.meta);
   ResultPlan measured;
   const auto plan_of_next = [&](const at::Tensor& local) -> const ResultPlan& {
     const std::size_t index = next++;
@@ -336,7 +345,9 @@ void Handler::wrap_results(const Decision& decision, const torch::jit::Stack& ar
     at::Tensor result = info_.is_view ? wrap_view(std::move(local), plan, operands_[0].tensor,
                                                   decision.moves[0] != nullptr, info_.op, arguments, index)
                                       : wrap(std::move(local), plan.layout, plan.sizes, plan.strides);
-    if (assumed_ && !plan.layout->is_replicated) distributed(result, "a result").assumed = assumed_;
+    DTensorMeta& meta = distributed(result, "a result");
+    if (assumed_ && !plan.layout->is_replicated) meta.assumed = assumed_;
+    meta.origin = origin_of_result(info_, of_operands, index);
     return result;
   };
   for (std::size_t r = 0; r < count; ++r) {

@@ -38,6 +38,8 @@ class Handler {
   void check_meshes() const;
   void check_plain_operands();
   void change_shape();
+  // Whether the call writes to a plain tensor of more than one element.
+  bool writes_plain() const;
   // Whether the call writes to a tensor that is still open to lie as the other operands do.
   bool writes_what_is_open() const;
   void write_open();

@@ -66,35 +66,53 @@ c10::IValue part_of(const c10::IValue& value, const Positions& positions, std::s
   return part;
 }
 
-// The distributed numbers of a call, by their mesh; nothing if not all of its distributed tensors are numbers
-// that may be read.
+// The numbers that a call reads and that lie on another mesh than its other distributed tensors do.
 struct NumbersOnMesh {
   std::shared_ptr<MeshImpl> mesh;
   std::vector<at::Tensor> numbers;
 };
-std::optional<std::vector<NumbersOnMesh>> numbers_by_mesh(const OperatorInfo& info,
-                                                          c10::ArrayRef<c10::IValue> arguments) {
-  std::vector<NumbersOnMesh> found;
+struct NumbersElsewhere {
+  MeshImpl* mesh = nullptr;  // of the call; null if all its distributed tensors are numbers
+  std::vector<NumbersOnMesh> groups;
+};
+
+// Returns nothing if those other tensors lie on several meshes themselves.
+std::optional<NumbersElsewhere> numbers_elsewhere(const OperatorInfo& info,
+                                                            c10::ArrayRef<c10::IValue> arguments) {
+  const auto is_number = [&](const at::Tensor& tensor, std::size_t argument) {
+    return tensor.dim() == 0 && !info.arguments[argument].is_written &&
+           !(at::GradMode::is_enabled() && tensor.requires_grad());
+  };
+  NumbersElsewhere found;
   bool fits = true;
   visit_tensors(info, arguments, [&](const at::Tensor& tensor, std::size_t argument, int) {
     const DTensorMeta* meta = meta_of(tensor);
-    if (meta == nullptr) return;
-    fits = fits && tensor.dim() == 0 && !info.arguments[argument].is_written &&
-           !(at::GradMode::is_enabled() && tensor.requires_grad());
-    auto group = std::ranges::find(found, meta->mesh, &NumbersOnMesh::mesh);
-    if (group == found.end()) group = found.insert(group, {meta->mesh, {}});
-    group->numbers.push_back(tensor);
+    if (meta == nullptr || is_number(tensor, argument)) return;
+    fits = fits && (found.mesh == nullptr || found.mesh == meta->mesh.get());
+    found.mesh = meta->mesh.get();
   });
   if (!fits) return std::nullopt;
+  visit_tensors(info, arguments, [&](const at::Tensor& tensor, std::size_t argument, int) {
+    const DTensorMeta* meta = meta_of(tensor);
+    if (meta == nullptr || !is_number(tensor, argument) || meta->mesh.get() == found.mesh) return;
+    auto group = std::ranges::find(found.groups, meta->mesh, &NumbersOnMesh::mesh);
+    if (group == found.groups.end()) group = found.groups.insert(group, {meta->mesh, {}});
+    group->numbers.push_back(tensor);
+  });
   return found;
 }
 
-bool are_cut_from_one(const std::vector<NumbersOnMesh>& groups) {
-  std::shared_ptr<MeshImpl> joined = groups[0].mesh;
-  for (const NumbersOnMesh& group : groups) {
-    if (joined != nullptr) joined = joined->joined_with(*group.mesh);
-  }
-  return joined != nullptr;
+// Whether every rank that makes the call has all the numbers: the meshes have the same ranks, or were cut from
+// meshes that have.
+bool has_every_rank_all(const NumbersElsewhere& found) {
+  const auto ranks_of = [](MeshImpl& mesh) {
+    MeshImpl::Numbers ranks = mesh.ranks_of_root();
+    std::ranges::sort(ranks);
+    return ranks;
+  };
+  const MeshImpl::Numbers all = ranks_of(found.mesh != nullptr ? *found.mesh : *found.groups[0].mesh);
+  return std::ranges::all_of(found.groups,
+                             [&](const NumbersOnMesh& group) { return ranks_of(*group.mesh) == all; });
 }
 
 using PlainNumbers = std::unordered_map<const c10::TensorImpl*, at::Tensor>;
@@ -124,9 +142,9 @@ c10::IValue with_plain(const c10::IValue& value, const PlainNumbers& numbers) {
 
 bool run_on_numbers(const OperatorInfo& info, torch::jit::Stack& stack) {
   const std::size_t base = stack.size() - info.arguments.size();
-  const auto groups = numbers_by_mesh(info, c10::ArrayRef<c10::IValue>(stack).slice(base));
-  if (!groups || groups->size() < 2 || !are_cut_from_one(*groups)) return false;
-  const PlainNumbers plain = made_plain(*groups);
+  const auto found = numbers_elsewhere(info, c10::ArrayRef<c10::IValue>(stack).slice(base));
+  if (!found || found->groups.empty() || !has_every_rank_all(*found)) return false;
+  const PlainNumbers plain = made_plain(found->groups);
   for (std::size_t i = base; i < stack.size(); ++i) stack[i] = with_plain(stack[i], plain);
   info.op.callBoxed(&stack);
   return true;

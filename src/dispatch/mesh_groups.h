@@ -12,11 +12,11 @@ namespace meshtorch::internal {
 // one mesh, or the call is no such call.
 bool run_by_meshes(const OperatorInfo& info, torch::jit::Stack& stack);
 
-// Of numbers, tensors without dims, on meshes that were cut from one, such as the norms of gradients on "dp"
-// and on "dp" and "tp": every rank is in each of the meshes, so that it can have all numbers, with one
-// collective a mesh, and the call runs on them as plain ones. What lies on some of the axes only counts as
-// equal along the others. False, and nothing done, if the call has other distributed tensors, writes to one
-// of them, or is to be differentiated.
+// Runs a call that reads numbers, tensors without dims, from other meshes than the one of its other tensors:
+// the norms of gradients on a flattened mesh and on the 2-D one, or a factor for all gradients. They become
+// plain, with one collective a mesh. What lies on some axes of a mesh only counts as equal along the others.
+// False, and nothing done, if there are no such numbers, if their meshes have other ranks, or if the call is
+// to be differentiated by them.
 bool run_on_numbers(const OperatorInfo& info, torch::jit::Stack& stack);
 
 }  // namespace meshtorch::internal

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "meshtorch/implicit_replication.h"
 #include "meshtorch/loss_parallel.h"
@@ -24,19 +25,27 @@ InsideComposite::InsideComposite() { ++composite_depth; }
 InsideComposite::~InsideComposite() { --composite_depth; }
 bool InsideComposite::is_any() { return composite_depth > 0; }
 
-CompositeArguments::CompositeArguments(const std::vector<at::Tensor>& tensors) {
-  composite_arguments = &tensors;
+CompositeArguments::CompositeArguments(const std::vector<at::Tensor>& tensors)
+    : outer_(std::exchange(composite_arguments, &tensors)) {}
+CompositeArguments::~CompositeArguments() { composite_arguments = outer_; }
+
+namespace {
+
+// Whether the tensor shares its version counter, as views and detached tensors do.
+bool is_shared(const at::Tensor& tensor) {
+  return tensor.is_inference() || !tensor.unsafeGetTensorImpl()->version_counter().unique();
 }
-CompositeArguments::~CompositeArguments() { composite_arguments = nullptr; }
+
+}  // namespace
 
 bool CompositeArguments::has_made(const at::Tensor& tensor) {
   if (composite_arguments == nullptr || !InsideComposite::is_any()) return false;
   const DTensorMeta* meta = meta_of(tensor);
   const at::Tensor& held = meta != nullptr ? meta->local : tensor;
-  if (!held.has_storage()) return false;
-  const bool is_shared = held.storage().use_count() > 1 ||
-                         (meta != nullptr && (held.use_count() > 1 || meta->write_back != nullptr));
-  return !is_shared && std::ranges::none_of(*composite_arguments,
+  // Not asked of reference counts: an observer on one rank may hold the tensor, and ranks must decide alike.
+  if (!held.has_storage() || is_shared(held) || is_shared(tensor)) return false;
+  if (meta != nullptr && meta->write_back != nullptr) return false;
+  return std::ranges::none_of(*composite_arguments,
                                             [&](const at::Tensor& given) { return given.is_same(tensor); });
 }
 

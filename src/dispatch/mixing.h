@@ -27,9 +27,12 @@ class CompositeArguments {
   CompositeArguments(const CompositeArguments&) = delete;
   CompositeArguments& operator=(const CompositeArguments&) = delete;
 
-  // Whether the running operator made the tensor, and nothing else has a part in its memory: nobody but the
-  // operator knows how it lies.
+  // Whether the running operator made the tensor, and no view of it: nobody but the operator knows how it
+  // lies.
   static bool has_made(const at::Tensor& tensor);
+
+ private:
+  const std::vector<at::Tensor>* outer_;
 };
 
 // True while a loss_parallel scope lives on this thread.

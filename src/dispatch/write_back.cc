@@ -7,9 +7,9 @@
 #include <optional>
 #include <utility>
 
+#include "mesh/agree_on_mesh.h"
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
-#include "tensor/reduced.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -49,6 +49,27 @@ at::Tensor as_it_lies(const at::Tensor& tensor) {
   return same;
 }
 
+// While it lives, on this thread, a view is taken again of its base, which is up to date: nobody asks the other
+// ranks, which may have a view in shared memory there.
+thread_local bool is_taken_again = false;
+
+class TakingAgain {
+ public:
+  TakingAgain() : before_(std::exchange(is_taken_again, true)) {}
+  ~TakingAgain() { is_taken_again = before_; }
+  TakingAgain(const TakingAgain&) = delete;
+  TakingAgain& operator=(const TakingAgain&) = delete;
+
+ private:
+  const bool before_;
+};
+
+// Whoever holds the base of a copy may have its memory.
+MemoryState state_of_base(const at::Tensor& local, CopiedView::Kind kind) {
+  if (kind != CopiedView::Kind::shared) note_exposed(local);
+  return MemoryState(local);
+}
+
 // Where the view of a plain tensor would begin.
 std::int64_t offset_of_view(const at::Tensor& base, const ResultPlan& plan, std::size_t itemsize) {
   const auto bytes = base.storage_offset() * static_cast<std::int64_t>(base.itemsize());
@@ -83,22 +104,38 @@ CopiedView::CopiedView(Kind how, const at::Tensor& of, const c10::OperatorHandle
       op(view_op),
       arguments(std::move(given)),
       result(index),
-      writes(writes_of(distributed(base, "the base of a view").local)) {
+      base_state_(state_of_base(distributed(base, "the base of a view").local, how)) {
   if (!arguments.empty()) arguments[0] = base;
 }
 
 bool CopiedView::is_outdated() const {
   const DTensorMeta& of = distributed(base, "the base of a view");
   const bool is_base_outdated = of.write_back && of.write_back->is_outdated();
-  return is_base_outdated || (kind != Kind::shared && writes_of(of.local) != writes);
+  const std::scoped_lock lock(mutex_);
+  return is_base_outdated || (kind != Kind::shared && base_state_.is_written(of.local));
 }
 
-void CopiedView::refresh(const DTensorMeta& view) const {
+// Only the copy of another layout is made by communication.
+bool CopiedView::holds(const DTensorMeta& of, Reader reader) const {
+  if (kind != Kind::moved) return base_state_.holds_for(of.local);
+  if (reader == Reader::this_rank) return !base_state_.is_written(of.local);
+  return all_say(*of.mesh, "whether the copy of a view still holds", base_state_.holds_for(of.local));
+}
+
+void CopiedView::note_equal() const {
+  const std::scoped_lock lock(mutex_);
+  base_state_ = MemoryState(distributed(base, "the base of a view").local);
+}
+
+void CopiedView::refresh(const DTensorMeta& view, Reader reader) const {
+  if (is_taken_again) return;
   const DTensorMeta& of = distributed(base, "the base of a view");
-  internal::refresh(of);
+  internal::refresh(of, reader);
   if (kind == Kind::shared) return;
-  const auto now = writes_of(of.local);
-  if (std::exchange(writes, now) == now) return;
+  const std::scoped_lock lock(mutex_);
+  if (holds(of, reader)) return;
+  base_state_ = MemoryState(of.local);
+  const TakingAgain taking_again;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   torch::jit::Stack stack = arguments;
   op.callBoxed(&stack);
@@ -117,6 +154,8 @@ at::Tensor wrap_view(at::Tensor local, const ResultPlan& plan, const at::Tensor&
   const DTensorMeta& meta = distributed(base, "the base of a view");
   const Kind kind = moved ? Kind::moved : local.is_alias_of(meta.local) ? Kind::shared : Kind::reshaped;
   if (kind == Kind::shared) share_writes(local, meta.local);
+  // It may be what was kept of a reduction.
+  if (kind == Kind::moved) note_exposed(local);
   const std::int64_t offset = offset_of_view(base, plan, local.itemsize());
   at::Tensor view = wrap(std::move(local), plan.layout, plan.sizes, plan.strides, offset);
   if (kind != Kind::shared || meta.write_back) {
@@ -128,14 +167,14 @@ at::Tensor wrap_view(at::Tensor local, const ResultPlan& plan, const at::Tensor&
 void write_through(const at::Tensor& view) {
   const auto& way = static_cast<const CopiedView&>(*distributed(view, "a view").write_back);
   const DTensorMeta& base = distributed(way.base, "the base of a view");
-  way.writes = writes_of(base.local);  // of the two, the view has what was written last
+  way.note_equal();  // of the two, the view has what was written last
   if (way.kind == CopiedView::Kind::moved) {
     base.local.copy_(base_with(view, way));
   } else if (way.kind == CopiedView::Kind::reshaped) {
     base.local.copy_(distributed(view, "a view").local.reshape(base.local.sizes()));
   }
   note_write(base.local);
-  way.writes = writes_of(base.local);
+  way.note_equal();
   if (base.write_back) write_through(way.base);
 }
 

@@ -1,13 +1,15 @@
-// Views of distributed tensors. Where a view cannot share the memory of what it was taken of, writes to it
-// are carried back, and it is taken anew when it is read after writes to the other.
+// Views of distributed tensors. A view that cannot share the memory of its base is a copy: writes to it are
+// carried back to the base, and it is copied again when it is read after writes to the base.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
-#include <optional>
+#include <cstdint>
+#include <mutex>
 
 #include "operator/decision.h"
+#include "tensor/memory_state.h"
 #include "tensor/meta.h"
 
 namespace meshtorch::internal {
@@ -25,13 +27,19 @@ struct CopiedView final : WriteBack {
   c10::OperatorHandle op;
   torch::jit::Stack arguments;  // of the view operator
   std::size_t result;           // which of its results the view is
-  // Of the base, when the view was last like it.
-  mutable std::optional<std::uint32_t> writes;
 
   CopiedView(Kind how, const at::Tensor& of, const c10::OperatorHandle& view_op, torch::jit::Stack given,
              std::size_t index);
   bool is_outdated() const override;
-  void refresh(const DTensorMeta& view) const override;
+  void refresh(const DTensorMeta& view, Reader reader) const override;
+  // The view was just written, or made like its base.
+  void note_equal() const;
+
+ private:
+  bool holds(const DTensorMeta& of, Reader reader) const;
+
+  mutable std::recursive_mutex mutex_;  // a view may be read while it is brought up to date
+  mutable MemoryState base_state_;      // when the view was last like it
 };
 
 // Wraps a result of a view operator on `base`, which was redistributed first if `moved`.

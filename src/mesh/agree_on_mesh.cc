@@ -23,6 +23,11 @@ void agree_on(const MeshImpl& mesh, std::string call) {
   agree_on(group_of_all(mesh), AlikeCall(std::move(call)));
 }
 
+bool all_say(const MeshImpl& mesh, const char* question, bool mine) {
+  if (!mesh.coordinate() || mesh.ranks().size() == 1 || !mesh.backend().has_peers) return mine;
+  return all_say(group_of_all(mesh), question, mine);
+}
+
 void declare(const MeshImpl& mesh, const CallHash& hash, const CallWords& words) {
   if (!mesh.coordinate()) return;
   declare(mesh.ranks(), hash, words, [&] { return group_of_all(mesh); });

@@ -167,13 +167,17 @@ Numbers MeshImpl::ranks_along(const std::vector<int>& axes) const {
 }
 
 Group MeshImpl::group(const std::vector<int>& axes) const {
-  const std::scoped_lock lock(mutex_);
-  if (const auto found = groups_.find(axes); found != groups_.end()) return found->second;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (const auto found = groups_.find(axes); found != groups_.end()) return found->second;
+  }
   const auto context = context_.lock();
   TORCH_CHECK(context && !context->is_left(),
               "meshtorch: this mesh belongs to a world that was destroyed\n  do: make it again after "
               "init_process_group()");
-  return groups_.emplace(axes, Group(context->group(ranks_along(axes)))).first->second;
+  Group made(context->group(ranks_along(axes)));  // may wait for other ranks
+  const std::scoped_lock lock(mutex_);
+  return groups_.emplace(axes, std::move(made)).first->second;
 }
 
 void MeshImpl::note_cut(const MeshCut& from) {

@@ -83,11 +83,16 @@ using CallKey = c10::SmallVector<std::int64_t, 96>;
 class WholeCalls {
  public:
   bool contains(const c10::OperatorHandle& op, bool has_gradient) const {
+    const std::scoped_lock lock(mutex_);
     return found_[has_gradient ? 1 : 0].contains(op);
   }
-  void insert(const c10::OperatorHandle& op, bool has_gradient) { found_[has_gradient ? 1 : 0].insert(op); }
+  void insert(const c10::OperatorHandle& op, bool has_gradient) {
+    const std::scoped_lock lock(mutex_);
+    found_[has_gradient ? 1 : 0].insert(op);
+  }
 
  private:
+  mutable std::mutex mutex_;
   std::array<std::unordered_set<c10::OperatorHandle>, 2> found_;
 };
 
@@ -101,8 +106,14 @@ class DecisionCache : public MeshAttachment {
   void insert(const CallKey& key, std::shared_ptr<const Decision> decision);
 
   std::size_t size() const;
-  std::uint64_t hits() const { return hits_; }
-  std::uint64_t misses() const { return misses_; }
+  std::uint64_t hits() const {
+    const std::scoped_lock lock(mutex_);
+    return hits_;
+  }
+  std::uint64_t misses() const {
+    const std::scoped_lock lock(mutex_);
+    return misses_;
+  }
   WholeCalls& whole_calls() { return whole_calls_; }
 
  private:

@@ -19,6 +19,15 @@ struct Operand {
 };
 using Operands = c10::SmallVector<Operand, 6>;
 
+// The origin of a result: what its operands were made of, one after the other, and the operator. A plain
+// tensor is one like any other.
+inline std::uint64_t with_operand(std::uint64_t of_operands, const DTensorMeta* meta) {
+  return combined(of_operands, meta != nullptr ? meta->origin.id : 1);
+}
+inline TensorOrigin origin_of_result(const OperatorInfo& info, std::uint64_t of_operands, std::size_t result) {
+  return {combined(combined(of_operands, info.as_maker.id), result), info.as_maker.maker};
+}
+
 // Calls visit(tensor, argument, element) for the tensors that are given, in schema order.
 template <typename Visit>
 void visit_tensors(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments, const Visit& visit) {

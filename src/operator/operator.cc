@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 
+#include "comm/call_hash.h"
 #include "operator/corrections.h"
 #include "rules/own_rules.h"
 
@@ -154,10 +156,20 @@ class RegistrationWatch final : public c10::OpRegistrationListener {
   }
 };
 
+// Tensors remember it longer than the operator may be registered.
+TensorOrigin maker_named(const std::string& name) {
+  static std::mutex mutex;
+  static auto* const names = new std::set<std::string>;
+  CallHash hash;
+  hash.add(name);
+  const std::scoped_lock lock(mutex);
+  return {hash.short_form(), names->insert(name).first->c_str()};
+}
+
 }  // namespace
 
 OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle)
-    : op(handle), name(rule_name(handle.operator_name())) {
+    : op(handle), name(rule_name(handle.operator_name())), as_maker(maker_named(name)) {
   const c10::FunctionSchema& schema = op.schema();
   for (const c10::Argument& a : schema.arguments()) {
     ArgumentInfo info;

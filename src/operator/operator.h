@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/call_subject.h"
 #include "meshtorch/api.h"
 #include "operator/fate.h"
 #include "rules/table.h"
@@ -38,6 +39,7 @@ struct MESHTORCH_FOR_PYTHON OperatorInfo {
 
   c10::OperatorHandle op;
   std::string name;  // "add.Tensor", with the namespace if it is not aten
+  TensorOrigin as_maker;  // of what it makes of nothing
   std::vector<ArgumentInfo> arguments;
   std::vector<std::size_t> key_arguments;  // those that are in the key
   std::vector<std::size_t> numbers;  // values (alpha, other), of which the key has whether they are zero

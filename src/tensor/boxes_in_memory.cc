@@ -27,7 +27,7 @@ class StepCall : public GroupCall {
     for (const std::int64_t size : boxes.shape) hash_.add(static_cast<std::uint64_t>(size));
     hash_.add(static_cast<std::uint64_t>(boxes.step.op));
     for (const Placements* placements : {&boxes.step.before, &boxes.step.after}) {
-      for (const Placement& placement : *placements) hash_.add(hash_value(placement));
+      add_placements(hash_, *placements);
     }
   }
 

@@ -77,7 +77,7 @@ void internal::check_equal_replicas(const at::Tensor& local, const Layout& layou
 void check_replicas(const at::Tensor& tensor, const std::string& what) {
   const DTensorMeta* meta = tensor.defined() ? meta_of(tensor) : nullptr;
   if (meta == nullptr) return;
-  refresh(*meta);
+  refresh(*meta, Reader::all_ranks);
   check_equal_replicas(meta->local, *meta->layout, what);
 }
 
@@ -86,7 +86,7 @@ void check_replicas(const torch::nn::Module& module) {
   const auto check = [&](const std::string& name, const at::Tensor& tensor) {
     const DTensorMeta* meta = tensor.defined() ? meta_of(tensor) : nullptr;
     if (meta == nullptr) return;
-    refresh(*meta);
+    refresh(*meta, Reader::all_ranks);
     const std::string text = difference(meta->local, *meta->layout, name);
     if (!text.empty()) all += (all.empty() ? "" : "\n") + text;
   };

@@ -11,14 +11,14 @@
 
 namespace meshtorch::internal {
 
-void declare_layout(const char* what, const Layout& layout, c10::ScalarType type,
+TensorOrigin declare_layout(const char* what, const Layout& layout, c10::ScalarType type,
                     const std::optional<Shape>& shape, const Layout* from) {
-  if (!layout.mesh->backend().has_peers) return;
+  if (!layout.mesh->backend().has_peers) return {};
   CallHash hash;
   hash.add(std::string_view(what));
   hash.add(static_cast<std::uint64_t>(type));
-  hash.add(hash_value(layout.placements));
-  if (from != nullptr) hash.add(hash_value(from->placements));
+  add_placements(hash, layout.placements);
+  if (from != nullptr) add_placements(hash, from->placements);
   if (shape) {
     for (const std::int64_t size : *shape) hash.add(static_cast<std::uint64_t>(size));
   }
@@ -29,6 +29,7 @@ void declare_layout(const char* what, const Layout& layout, c10::ScalarType type
                     ")");
   };
   declare(*layout.mesh, hash, words);
+  return {hash.short_form(), what};
 }
 
 }  // namespace meshtorch::internal

@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "comm/call_subject.h"
 #include "core/shard.h"
 #include "mesh/layout.h"
 
@@ -12,7 +13,8 @@ namespace meshtorch::internal {
 
 // `what` ("from_local") makes a tensor of this layout and type, and of this global shape where that is known;
 // of one that was laid out as `from`. Compared as mesh/agree_on_mesh declares. `what` must live for ever.
-void declare_layout(const char* what, const Layout& layout, c10::ScalarType type,
+// Returns the origin of that tensor.
+TensorOrigin declare_layout(const char* what, const Layout& layout, c10::ScalarType type,
                     const std::optional<Shape>& shape, const Layout* from = nullptr);
 
 }  // namespace meshtorch::internal

@@ -14,6 +14,7 @@
 #include "tensor/dense_only.h"
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
+#include "tensor/memory_state.h"
 #include "tensor/meta.h"
 #include "tensor/redistribute.h"
 
@@ -25,7 +26,8 @@ namespace {
 // dims, which always has an element.
 at::Tensor shard_of(const at::Tensor& tensor) {
   const DTensorMeta& meta = distributed(tensor, "to_local");
-  refresh(meta);
+  refresh(meta, Reader::this_rank);
+  if (meta.layout->has_partial) note_exposed(meta.local);
   if (!meta.mesh->coordinate())
     return tensor.dim() == 0 ? at::zeros({}, meta.local.options()) : at::empty({0}, meta.local.options());
   return is_pending_tensor(meta.local) ? meta.local : meta.local.alias();
@@ -77,7 +79,9 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
   const std::int64_t dims = is_outside ? static_cast<std::int64_t>(options.shape->size()) : local.dim();
   const Layout* layout = checked_layout(impl, placements, dims);
   // Ranks that take it for different things need not meet over it later; a check compares more.
-  if (!options.run_check) declare_layout("from_local", *layout, local.scalar_type(), options.shape);
+  TensorOrigin origin;
+  if (!options.run_check)
+    origin = declare_layout("from_local", *layout, local.scalar_type(), options.shape);
   Shape shape;
   if (options.run_check) {
     shape = shape_of_checked_shards(local, *layout, options.shape);
@@ -100,8 +104,10 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
     // A rank outside the mesh holds a stand-in.
     at::Tensor mine = impl.coordinate() ? x.detach() : at::zeros(local_shape_of(shape, *layout), x.options());
     if (options.run_check) mine = copies_of_first(std::move(mine), *layout);
+    if (layout->has_partial) note_exposed(mine);
     at::Tensor whole = wrap(std::move(mine), layout, shape, strides);
     distributed(whole, "from_local").assumed = assumed;
+    distributed(whole, "from_local").origin = origin;
     return whole;
   };
   if (!is_recorded(local) && !options.grad_placements) {
@@ -111,7 +117,9 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
   const Placements back = options.grad_placements.value_or(gradient_placements(layout->placements));
   const Layout* gradient_layout = checked_layout(impl, back, dims);
   return differentiable(
-      "FromLocalBackward", local, wrapped, [=, sizes = local.sizes().vec()](const at::Tensor& gradient) {
+      "FromLocalBackward", local, wrapped,
+      // The mesh keeps the layout alive.
+      [gradient_layout, mesh, sizes = local.sizes().vec()](const at::Tensor& gradient) {
         const DTensorMeta& its = distributed(gradient, "redistribute");
         wait_pending(its.local);
         const at::Tensor mine =
@@ -146,13 +154,14 @@ at::Tensor internal::redistribute_to_local(const at::Tensor& tensor, const Layou
   const Layout* from = distributed(tensor, "to_local").layout;
   const Placements back = gradient_placements(to->placements);
   const Layout* from_back = from->mesh->layout(gradient_placements(from->placements));
+  const DeviceMesh from_mesh(from->mesh->shared_from_this());  // keeps the layout alive
   const Shape shape = tensor.sizes().vec();
   const Shape stride = tensor.strides().vec();
   const DeviceMesh mesh(to->mesh->shared_from_this());
   return differentiable(
       "RedistributeToLocalBackward", tensor,
       [=](const at::Tensor& x) { return shard_of(redistribute_tensor(x, to, options)); },
-      [=](const at::Tensor& gradient) -> at::Tensor {
+      [=, keeps_alive = from_mesh](const at::Tensor& gradient) -> at::Tensor {
         const at::Tensor whole =
             DTensor::from_local(dense_like(gradient, stride), mesh, back, {.shape = shape, .stride = stride});
         return redistribute_tensor(whole, from_back, {.async_op = options.async_op});

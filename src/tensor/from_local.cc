@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
 #include <numeric>
 
 #include "comm/host_tensor.h"
@@ -66,7 +68,9 @@ Shape compare_shards(const Shape& local, at::ScalarType type, bool requires_grad
   std::vector<std::int64_t> mine(kMaxDims + kBeforeSizes);
   mine[0] = static_cast<std::int64_t>(local.size());
   mine[1] = static_cast<std::int64_t>(type);
-  mine[2] = static_cast<std::int64_t>(hash_value(layout.placements) & 0x7FFFFFFFFFFFFFFFULL);
+  CallHash placements;
+  add_placements(placements, layout.placements);
+  mine[2] = static_cast<std::int64_t>(placements.short_form());
   mine[3] = requires_grad ? 1 : 0;
   std::copy(local.begin(), local.end(), mine.begin() + kBeforeSizes);
   const std::vector<int> axes = all_axes(mesh);
@@ -137,27 +141,35 @@ struct AssumedShape {
   const Layout* layout = nullptr;
   std::shared_ptr<MeshImpl> mesh = nullptr;  // keeps the layout alive
   Shape shape = {};
-  bool is_compared = false;
+  std::atomic<bool> is_compared = false;
+  std::mutex comparing = {};
 };
 
 AssumedShapePtr assume(const at::Tensor& local, const Layout& layout, const Shape& shape) {
   if (!layout.mesh->backend().has_peers) return nullptr;  // there are no other ranks
-  return std::make_shared<AssumedShape>(AssumedShape{.local = local.sizes().vec(),
-                                                     .type = local.scalar_type(),
-                                                     .layout = &layout,
-                                                     .mesh = layout.mesh->shared_from_this(),
-                                                     .shape = shape});
+  auto assumed = std::make_shared<AssumedShape>();
+  assumed->local = local.sizes().vec();
+  assumed->type = local.scalar_type();
+  assumed->layout = &layout;
+  assumed->mesh = layout.mesh->shared_from_this();
+  assumed->shape = shape;
+  return assumed;
 }
 
 AssumedShapePtr assume_both(const AssumedShapePtr& a, const AssumedShapePtr& b) {
   const bool has_a = a && !a->is_compared;
   const bool has_b = b && !b->is_compared && a != b;
   if (!has_a) return has_b ? b : nullptr;
-  return has_b ? std::make_shared<AssumedShape>(AssumedShape{.parts = {a, b}}) : a;
+  if (!has_b) return a;
+  auto both = std::make_shared<AssumedShape>();
+  both->parts = {a, b};
+  return both;
 }
 
 void compare_assumed(const AssumedShapePtr& assumed) {
   if (!assumed || assumed->is_compared) return;
+  const std::scoped_lock lock(assumed->comparing);
+  if (assumed->is_compared) return;
   for (const AssumedShapePtr& part : assumed->parts) compare_assumed(part);
   if (assumed->layout != nullptr)
     compare_shards(assumed->local, assumed->type, /*requires_grad=*/false, *assumed->layout, assumed->shape,
@@ -166,12 +178,17 @@ void compare_assumed(const AssumedShapePtr& assumed) {
 }
 
 at::Tensor local_under(const at::Tensor& tensor, const Layout& to) {
+  refresh(distributed(tensor, "a redistribution"), Reader::all_ranks);
+  return fresh_local_under(tensor, to);
+}
+
+at::Tensor fresh_local_under(const at::Tensor& tensor, const Layout& to) {
   const DTensorMeta& meta = distributed(tensor, "a redistribution");
-  refresh(meta);
   const Shape shape = tensor.sizes().vec();
   // Not asked of the plan, which depends on the shape, and the shape may differ between ranks.
   if (meta.layout != &to) compare_assumed(meta.assumed);
   if (meta.mesh.get() != to.mesh && meta.assumed) compare_shapes(shape, *meta.layout, to);
+  const MovedTensor moved(meta.origin);
   return redistribute_local(meta.local, shape, *meta.layout, to);
 }
 

@@ -31,6 +31,8 @@ void compare_assumed(const AssumedShapePtr& assumed);
 // This rank's local tensor of `tensor` under another layout, as redistribute_local gives it, after what is
 // assumed of it was compared.
 at::Tensor local_under(const at::Tensor& tensor, const Layout& to);
+// The same of an operand, which was refreshed when it was collected.
+at::Tensor fresh_local_under(const at::Tensor& tensor, const Layout& to);
 // The same of whatever an operator meets: a plain tensor is equal on all ranks.
 at::Tensor local_as(const at::Tensor& tensor, const Layout& to);
 // Of a distributed one, with every axis replicated: the whole tensor.

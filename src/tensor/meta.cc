@@ -13,7 +13,8 @@ c10::intrusive_ptr<c10::BackendMeta> DTensorMeta::clone(const c10::intrusive_ptr
   copy->mesh = mesh;
   copy->write_back = write_back;
   copy->assumed = assumed;
-  copy->reduced = reduced;
+  copy->origin = origin;
+  if (!reduced.is_empty()) copy->reduced.set(reduced.get());
   return copy;
 }
 

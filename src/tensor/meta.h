@@ -4,8 +4,13 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
+#include <mutex>
+#include <utility>
 
+#include "comm/call_subject.h"
 #include "comm/key.h"
 #include "core/shard.h"
 #include "mesh/layout.h"
@@ -16,13 +21,18 @@ namespace meshtorch::internal {
 
 struct DTensorMeta;
 
+// Who reads a tensor: an operator, which all ranks of the mesh call and in which they can ask each other; or
+// a call that one rank may make by itself, such as to_local().
+enum class Reader : std::uint8_t { all_ranks, this_rank };
+
 // What a view that could not share the memory of its base knows of it (dispatch/write_back.h).
 struct WriteBack {
   virtual ~WriteBack() = default;
-  // Whether the base was written since the view was taken or brought up to date.
+  // Returns whether operators have written to the base since the view was last like it.
   virtual bool is_outdated() const = 0;
-  // Brings the view up to date if its base was written since. All ranks of the mesh call it.
-  virtual void refresh(const DTensorMeta& view) const = 0;
+  // Brings the view up to date. For `all_ranks` if the base was written on any rank, in whatever way; for
+  // `this_rank` if operators have written to it, which all ranks know.
+  virtual void refresh(const DTensorMeta& view, Reader reader) const = 0;
 };
 
 // A global shape that was concluded from this rank's shard alone, by from_local: the ranks have to compare
@@ -33,21 +43,42 @@ using AssumedShapePtr = std::shared_ptr<AssumedShape>;
 // The value of a pending tensor after its reduction (tensor/reduced.h).
 struct Reduced;
 
+// What an operator that reads a tensor keeps in it. Several threads may read one tensor.
+class ReductionSlot {
+ public:
+  bool is_empty() const { return is_empty_.load(std::memory_order_acquire); }
+  std::shared_ptr<const Reduced> get() const {
+    const std::scoped_lock lock(mutex_);
+    return value_;
+  }
+  void set(std::shared_ptr<const Reduced> value) {
+    const std::scoped_lock lock(mutex_);
+    is_empty_.store(value == nullptr, std::memory_order_release);
+    value_ = std::move(value);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Reduced> value_;
+  std::atomic<bool> is_empty_ = true;
+};
+
 struct DTensorMeta final : c10::BackendMeta {
   at::Tensor local;
   const Layout* layout = nullptr;
   std::shared_ptr<MeshImpl> mesh;  // keeps the layout alive
   std::shared_ptr<const WriteBack> write_back;
-  AssumedShapePtr assumed;                 // null if the shape is known
-  std::shared_ptr<const Reduced> reduced;  // null if no operator has read the whole of a pending tensor
+  AssumedShapePtr assumed;  // null if the shape is known
+  TensorOrigin origin;
+  ReductionSlot reduced;    // empty if no operator has read the whole of a pending tensor
 
   // set_data() and its kin copy the meta: each tensor has its own.
   c10::intrusive_ptr<c10::BackendMeta> clone(const c10::intrusive_ptr<c10::BackendMeta>& self) const override;
 };
 
 // Before a tensor is read: one that is a copied view sees what was written to its base.
-inline void refresh(const DTensorMeta& meta) {
-  if (meta.write_back) meta.write_back->refresh(meta);
+inline void refresh(const DTensorMeta& meta, Reader reader) {
+  if (meta.write_back) meta.write_back->refresh(meta, reader);
 }
 
 // What is said where LibTorch looks for memory that a distributed tensor has not, with where and what to do.

@@ -19,7 +19,9 @@ at::Tensor moved(const at::Tensor& tensor, const Layout* to, const RedistributeO
   if (!is_pending_tensor(result) && result.is_alias_of(meta.local)) {
     result = to == meta.layout ? result.alias() : result.clone(at::MemoryFormat::Contiguous);
   }
-  return wrap(std::move(result), to, tensor.sizes(), tensor.strides());
+  at::Tensor made = wrap(std::move(result), to, tensor.sizes(), tensor.strides());
+  distributed(made, "redistribute").origin = meta.origin;
+  return made;
 }
 
 // Where the gradient of a tensor goes: where the tensor was, also if that is where it stayed. Of a pending
@@ -55,7 +57,7 @@ at::Tensor redistribute_tensor(const at::Tensor& tensor, const Layout* to,
   const at::ScalarType dtype = tensor.scalar_type();
   return differentiable(
       "RedistributeBackward", tensor, [=](const at::Tensor& x) { return moved(x, to, options); },
-      [=](const at::Tensor& gradient) {
+      [=, keeps_alive = from->mesh->shared_from_this()](const at::Tensor& gradient) {
         const Layout* back = layout_of_gradient(*from, *distributed(gradient, "redistribute").layout);
         const at::Tensor result = redistribute_tensor(
             gradient, back, {.async_op = options.async_op, .forward_dtype = options.backward_dtype});

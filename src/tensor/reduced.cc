@@ -1,70 +1,70 @@
-// The reduced value of a pending tensor, valid while version counters say that nothing was written.
+// The reduced value of a pending tensor.
 #include "tensor/reduced.h"
 
 #include <algorithm>
+#include <set>
 
+#include "comm/agreement.h"
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
 
 namespace meshtorch::internal {
 namespace {
 
-// Inference tensors have no version: nothing is kept of them.
-bool has_version(const at::Tensor& tensor) { return !tensor.is_inference(); }
-
-std::uint32_t version_of(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->version_counter().current_version();
+std::shared_ptr<const Reduced> kept_of(const DTensorMeta& meta) {
+  if (meta.reduced.is_empty()) return nullptr;
+  auto kept = meta.reduced.get();
+  return kept && kept->source.is_same(meta.local) ? kept : nullptr;
 }
 
-const Reduced* kept_of(const DTensorMeta& meta) {
-  const Reduced* kept = meta.reduced.get();
-  const bool holds = kept != nullptr && kept->source.is_same(meta.local) &&
-                     kept->source_version == version_of(kept->source) &&
-                     kept->version == version_of(kept->local);
-  return holds ? kept : nullptr;
-}
-
-// By the plan, which all ranks have alike: what a rank without elements shares is another matter.
-bool is_sent(const at::Tensor& tensor, const Layout& from, const Layout& to) {
+// The axes whose ranks communicate, by the plan, which all ranks have alike.
+std::vector<int> axes_of_move(const at::Tensor& tensor, const Layout& from, const Layout& to) {
   const auto plan =
       plan_between(tensor.sizes().vec(), static_cast<std::int64_t>(tensor.element_size()), from, to);
-  return std::ranges::any_of(plan->steps, [](const Step& step) { return is_collective(step.kind); });
+  std::set<int> axes;
+  for (const Step& step : plan->steps) {
+    if (is_collective(step.kind)) axes.insert(step.axes.begin(), step.axes.end());
+  }
+  return {axes.begin(), axes.end()};
+}
+
+bool holds_on_all_ranks(const Reduced& kept) {
+  const bool holds_here = kept.state.holds_for(kept.local) && kept.source_state.holds_for(kept.source);
+  const MeshImpl& mesh = *kept.layout->mesh;
+  if (!mesh.coordinate() || !mesh.backend().has_peers) return holds_here;
+  return all_say(mesh.group(kept.axes), "whether a reduction that was kept still holds", holds_here);
+}
+
+// Reduces the tensor and keeps the value, if it took communication: what is cut from what is there already is
+// not worth keeping.
+at::Tensor reduce_and_keep(const at::Tensor& tensor, DTensorMeta& meta, const Layout& to) {
+  const at::Tensor result = fresh_local_under(tensor, to);
+  std::vector<int> axes = axes_of_move(tensor, *meta.layout, to);
+  const bool can_ask = meta.mesh->device_type() == at::kCPU;  // elsewhere the host would wait for the device
+  if (axes.empty() || !can_ask || result.is_inference() || meta.local.is_inference()) return result;
+  meta.reduced.set(std::make_shared<Reduced>(
+      Reduced{&to, std::move(axes), result, MemoryState(result), meta.local, MemoryState(meta.local)}));
+  return result;
 }
 
 }  // namespace
 
 at::Tensor operand_under(const at::Tensor& tensor, const Layout& to) {
   DTensorMeta& meta = distributed(tensor, "an operand");
-  if (!meta.layout->has_partial || to.has_partial) return local_under(tensor, to);
-  const Reduced* kept = kept_of(meta);
-  if (kept != nullptr && kept->layout == &to) return kept->local;
-  const at::Tensor result = kept != nullptr
-                                ? redistribute_local(kept->local, tensor.sizes().vec(), *kept->layout, to)
-                                : local_under(tensor, to);
-  // What is cut from what is there already is not worth keeping.
-  const bool is_new = is_sent(tensor, kept != nullptr ? *kept->layout : *meta.layout, to);
-  if (!is_new || !has_version(result) || !has_version(meta.local)) return result;
-  meta.reduced =
-      std::make_shared<Reduced>(Reduced{&to, result, version_of(result), meta.local, version_of(meta.local)});
-  return result;
+  if (!meta.layout->has_partial || to.has_partial) return fresh_local_under(tensor, to);
+  const MovedTensor moved(meta.origin);
+  const auto kept = kept_of(meta);
+  if (!kept) return reduce_and_keep(tensor, meta, to);
+  // Through the layout that was kept, also where it has to be made again: ranks that differ only on other axes
+  // may still have it.
+  const at::Tensor local =
+      holds_on_all_ranks(*kept) ? kept->local : reduce_and_keep(tensor, meta, *kept->layout);
+  return redistribute_local(local, tensor.sizes().vec(), *kept->layout, to);
 }
 
 const Layout* reduced_layout(const DTensorMeta& meta) {
-  const Reduced* kept = kept_of(meta);
-  return kept != nullptr ? kept->layout : nullptr;
-}
-
-std::optional<std::uint32_t> writes_of(const at::Tensor& local) {
-  return has_version(local) ? std::optional(version_of(local)) : std::nullopt;
-}
-
-void note_write(const at::Tensor& local) {
-  if (has_version(local)) local.unsafeGetTensorImpl()->bump_version();
-}
-
-void share_writes(const at::Tensor& view, const at::Tensor& base) {
-  if (has_version(view) && has_version(base))
-    view.unsafeGetTensorImpl()->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
+  const auto kept = kept_of(meta);
+  return kept ? kept->layout : nullptr;
 }
 
 }  // namespace meshtorch::internal

@@ -1,38 +1,34 @@
-// The reduced value of a pending tensor, kept so that the second operator that reads it sends nothing.
+// The reduced value of a pending tensor, kept so that the second operator that reads it sends no data.
+//
+// That a value was kept is known to all ranks alike, and decisions may rest on it. Whether it still holds may
+// be known to one rank only, which wrote its term, so the ranks ask each other before they use it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
+#include <vector>
 
+#include "tensor/memory_state.h"
 #include "tensor/meta.h"
 
 namespace meshtorch::internal {
 
-// The tensor's local tensor under a layout without pending reductions, and what it was made of. It holds as
-// long as neither was written.
+// A pending tensor's local tensor under a layout without pending reductions, and what it was made of.
 struct Reduced {
   const Layout* layout;
+  std::vector<int> axes;  // of the mesh: those whose ranks made it together
   at::Tensor local;
-  std::uint32_t version;  // of `local`
-  at::Tensor source;      // the pending local tensor
-  std::uint32_t source_version;
+  MemoryState state;  // of `local`
+  at::Tensor source;  // the pending local tensor
+  MemoryState source_state;
 };
 
-// This rank's local tensor of `tensor` under another layout, for an operator that reads it: as local_under
-// gives it, but a pending tensor is reduced once and the value kept in it. The result may be shared with
-// later reads: whoever writes to it calls note_write.
+// Returns this rank's local tensor of `tensor` under another layout, for an operator that reads it: as
+// local_under gives it, but a pending tensor is reduced once and the value kept in it. All ranks of the mesh
+// call it. The result may be shared with later reads: whoever writes to it calls note_write.
 at::Tensor operand_under(const at::Tensor& tensor, const Layout& to);
 
-// The layout to which a pending tensor was reduced before, if it was and that still holds; else null.
+// Returns the layout of the value that was kept, null if there is none. Equal on all ranks.
 const Layout* reduced_layout(const DTensorMeta& meta);
-
-// How often a local tensor was written, with all that share its memory; nothing of inference tensors, which
-// do not count.
-std::optional<std::uint32_t> writes_of(const at::Tensor& local);
-// Says that a local tensor was written where LibTorch does not: below autograd.
-void note_write(const at::Tensor& local);
-// Says that a tensor shares memory with another, so that what is written to either is known of both.
-void share_writes(const at::Tensor& view, const at::Tensor& base);
 
 }  // namespace meshtorch::internal

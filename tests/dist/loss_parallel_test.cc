@@ -88,6 +88,31 @@ INSTANTIATE_TEST_SUITE_P(
                       LossCase{"OneSample", {8}}, LossCase{"Smoothed", {6, 8}, false, -100, 0.1}),
     [](const auto& tested) { return tested.param.name; });
 
+// A batch of padding: the mean is over nothing, and yet no gradient may come of it.
+TEST(LossParallelScope, GivesNoGradientWhereEveryTargetIsIgnored) {
+  on_ranks(4, [](int) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
+    for (const LossCase& c :
+         {LossCase{"Batch", {6, 7}, false, 3}, LossCase{"Weighted", {6, 7}, true, 3},
+          LossCase{"Space", {4, 8, 3}, false, 3}, LossCase{"Smoothed", {6, 7}, false, 3, 0.1}}) {
+      std::vector<int64_t> shape = c.shape;
+      shape.erase(shape.begin() + 1);
+      const torch::Tensor target = torch::full(shape, 3, torch::kLong);
+      for (int reduction = 0; reduction < 3; ++reduction) {
+        const torch::Tensor plain = numbers(c.shape, torch::kDouble).requires_grad_();
+        F::cross_entropy(plain, target, options_of(c, reduction)).sum().backward();
+        const DTensor logits =
+            mt::distribute_tensor(numbers(c.shape, torch::kDouble).requires_grad_(), mesh, {Shard(0), Shard(1)});
+        const mt::implicit_replication weights_are_equal_on_all_ranks;
+        const mt::loss_parallel scope;
+        F::cross_entropy(logits, target, options_of(c, reduction)).sum().backward();
+        EXPECT_TRUE(is_equal(DTensor(logits.grad()).full_tensor(), plain.grad()))
+            << c.name << ", reduction " << reduction;
+      }
+    }
+  });
+}
+
 TEST(LossParallelScope, CommunicatesThreeSmallTensorsForwardAndNoneBackward) {
   on_ranks(4, [](int) {
     const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {4}, {"tp"});

@@ -53,6 +53,34 @@ TEST(MadeInside, GradientsOfWhatIsSelectedInSplitRowsSendNothing) {
   });
 }
 
+// Ranks decide alike whoever else holds what operators make: here an observer that one rank has.
+TEST(MadeInside, AnObserverOfOneRankChangesNothing) {
+  on_ranks(2, [](int rank) {
+    thread_local std::vector<c10::IValue> seen;
+    at::CallbackHandle handle = 0;
+    if (rank == 0) {
+      handle = at::addThreadLocalCallback(
+          at::RecordFunctionCallback(
+              [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> { return nullptr; },
+              [](const at::RecordFunction& call, at::ObserverContext*) {
+                for (const c10::IValue& output : call.outputs()) seen.push_back(output);
+              })
+              .needsOutputs(true));
+    }
+    const Tensor where = split_in_two(places(), Shard(0));
+    for (const Selection& one : selections()) {
+      const Tensor plain = rows().requires_grad_();
+      one.select(plain, places()).sum().backward();
+      const Tensor x = split_in_two(rows(), Shard(0)).requires_grad_();
+      one.select(x, where).sum().backward();
+      EXPECT_EQ(DTensor(x.grad()).placements(), Placements{Shard(0)}) << one.name;
+      EXPECT_TRUE(is_equal(DTensor(x.grad()).full_tensor(), plain.grad())) << one.name;
+    }
+    if (rank == 0) at::removeCallback(handle);
+    seen.clear();
+  });
+}
+
 TEST(MadeInside, ASecondDerivativeGoesThroughIt) {
   on_ranks(2, [](int) {
     const auto twice = [](const Tensor& x, const Tensor& where, const Selection& one) {

@@ -96,6 +96,67 @@ TEST(SeveralMeshes, FusedOptimizersRunOnEach) {
   });
 }
 
+// Parameters as programs have them: on a flattened mesh, on the 2-D one, on one axis of another arrangement of
+// the same ranks, and plain.
+std::vector<torch::Tensor> parameters_on(bool is_distributed) {
+  const mt::DeviceMesh dense = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
+  const mt::DeviceMesh flat = dense.flatten("world");
+  const mt::DeviceMesh experts = mt::init_device_mesh(torch::kCPU, {1, 4}, {"efsdp", "ep"});
+  const std::vector<std::pair<mt::DeviceMesh, mt::Placements>> places{
+      {dense, {Shard(0), Shard(1)}}, {flat, {Shard(0)}}, {experts, {Replicate(), Shard(1)}}, {dense, {Replicate(), Shard(0)}}};
+  std::vector<torch::Tensor> parameters;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const int64_t seed = static_cast<int64_t>(i);
+    const auto place = [&](const torch::Tensor& t) -> torch::Tensor {
+      return is_distributed ? mt::distribute_tensor(t, places[i].first, places[i].second) : t;
+    };
+    torch::Tensor p = place(numbers({5, 3 + seed}, torch::kDouble, seed)).detach().requires_grad_();
+    p.mutable_grad() = place(numbers({5, 3 + seed}, torch::kDouble, seed + 9));
+    parameters.push_back(p);
+  }
+  torch::Tensor plain = numbers({7}, torch::kDouble, 5).requires_grad_();
+  plain.mutable_grad() = numbers({7}, torch::kDouble, 6);
+  parameters.push_back(plain);
+  return parameters;
+}
+
+TEST(SeveralMeshes, GradientsAreClippedByTheNormOfAll) {
+  on_ranks(4, [](int) {
+    for (const double p : {1.0, 2.0, 3.0, static_cast<double>(INFINITY)}) {
+      for (const std::size_t count : {std::size_t{3}, std::size_t{5}}) {  // with a plain one, and without
+        std::vector<torch::Tensor> distributed = parameters_on(true), plain = parameters_on(false);
+        distributed.resize(count);
+        plain.resize(count);
+        const double norm = torch::nn::utils::clip_grad_norm_(distributed, 0.5, p);
+        EXPECT_NEAR(norm, torch::nn::utils::clip_grad_norm_(plain, 0.5, p), 1e-12) << p;
+        for (std::size_t i = 0; i < count; ++i) {
+          const torch::Tensor& gradient = distributed[i].grad();
+          EXPECT_EQ(mt::is_dtensor(gradient), i < 4);
+          EXPECT_TRUE(is_close(i < 4 ? mt::DTensor(gradient).full_tensor() : gradient, plain[i].grad(), 1e-12)) << i;
+        }
+      }
+    }
+  });
+}
+
+TEST(SeveralMeshes, AFactorOnAnotherMeshScalesLists) {
+  on_ranks(4, [](int) {
+    const mt::DeviceMesh dense = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
+    const torch::Tensor factor = mt::distribute_tensor(torch::full({}, 3.0), dense.flatten(), {Replicate()});
+    const torch::Tensor term = mt::DTensor::from_local(torch::full({}, 0.75), dense, {mt::Partial(), mt::Partial()});
+    for (const torch::Tensor& three : {factor, term}) {
+      MeshTensors x = on_two_meshes(1);
+      torch::_foreach_mul_(x.placed, three);
+      torch::_foreach_mul_(x.plain, 3.0);
+      x.placed[1].mul_(three);
+      x.plain[1].mul_(3.0);
+      x.placed[4].mul_(three);
+      x.plain[4].mul_(3.0);
+      expect_equal(x.placed, x.plain);
+    }
+  });
+}
+
 TEST(SeveralMeshes, InOneElementAreAnError) {
   on_ranks(4, [](int) {
     const MeshTensors x = on_two_meshes(1);
