@@ -9,8 +9,8 @@
 #include "comm/pending.h"
 #include "dispatch/write_back.h"
 #include "meshtorch/distribute_module.h"
-#include "tensor/meta.h"
 #include "tensor/memory_state.h"
+#include "tensor/meta.h"
 
 namespace meshtorch::checkpoint::internal {
 

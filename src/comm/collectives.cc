@@ -121,7 +121,7 @@ at::Tensor wait_tensor(const at::Tensor& tensor) {
 bool is_pending(const at::Tensor& tensor) { return is_pending_tensor(tensor); }
 
 at::Tensor all_reduce(const at::Tensor& self, Reduction op, const Group& group, CallSite site) {
-  const CalledFrom here(site);
+  const CalledFrom called_from(site);
   if (wants_gradient(self)) return all_reduce_autograd(self, op, group);
   const auto& process_group = group.process_group();
   if (auto* memory = memory_for(group, self)) return all_reduce_in_memory(*memory, self, op.op, group);
@@ -137,7 +137,7 @@ at::Tensor all_reduce(const at::Tensor& self, Reduction op, const Group& group, 
 }
 
 Tensors all_reduce_coalesced(const Tensors& self, Reduction op, const Group& group, CallSite site) {
-  const CalledFrom here(site);
+  const CalledFrom called_from(site);
   if (wants_gradient(self)) return all_reduce_coalesced_autograd(self, op, group);
   const auto& process_group = group.process_group();
   if (self.empty()) return {};
@@ -161,7 +161,7 @@ Tensors all_reduce_coalesced(const Tensors& self, Reduction op, const Group& gro
 
 at::Tensor all_gather_tensor(const at::Tensor& self, std::int64_t dim, const Group& group,
                              const Splits& sizes, CallSite site) {
-  const CalledFrom here(site);
+  const CalledFrom called_from(site);
   if (wants_gradient(self)) return all_gather_tensor_autograd(self, dim, group, sizes);
   const auto& process_group = group.process_group();
   auto* memory = memory_for(group, self);
@@ -182,7 +182,7 @@ at::Tensor all_gather_tensor(const at::Tensor& self, std::int64_t dim, const Gro
 }
 
 Tensors all_gather_into_tensor_coalesced(const Tensors& self, const Group& group, CallSite site) {
-  const CalledFrom here(site);
+  const CalledFrom called_from(site);
   if (wants_gradient(self)) return all_gather_into_tensor_coalesced_autograd(self, group);
   const auto& process_group = group.process_group();
   if (self.empty()) return {};
@@ -209,8 +209,9 @@ Tensors all_gather_into_tensor_coalesced(const Tensors& self, const Group& group
   return results;
 }
 
-at::Tensor reduce_scatter_tensor(const at::Tensor& self, Reduction op, std::int64_t dim, const Group& group, CallSite site) {
-  const CalledFrom here(site);
+at::Tensor reduce_scatter_tensor(const at::Tensor& self, Reduction op, std::int64_t dim, const Group& group,
+                                 CallSite site) {
+  const CalledFrom called_from(site);
   if (wants_gradient(self)) return reduce_scatter_tensor_autograd(self, op, dim, group);
   const auto& process_group = group.process_group();
   if (auto* memory = memory_for(group, self))
@@ -234,7 +235,7 @@ at::Tensor reduce_scatter_tensor(const at::Tensor& self, Reduction op, std::int6
 
 Tensors reduce_scatter_tensor_coalesced(const Tensors& self, Reduction op, const Splits& dims,
                                         const Group& group, CallSite site) {
-  const CalledFrom here(site);
+  const CalledFrom called_from(site);
   if (wants_gradient(self)) return reduce_scatter_tensor_coalesced_autograd(self, op, dims, group);
   const auto& process_group = group.process_group();
   TORCH_CHECK_VALUE(dims.size() == self.size(), "meshtorch: reduce_scatter_tensor_coalesced got ",
@@ -274,7 +275,7 @@ Tensors reduce_scatter_tensor_coalesced(const Tensors& self, Reduction op, const
 
 at::Tensor all_to_all_single(const at::Tensor& self, const Splits& output_splits, const Splits& input_splits,
                              const Group& group, CallSite site) {
-  const CalledFrom here(site);
+  const CalledFrom called_from(site);
   if (wants_gradient(self)) return all_to_all_single_autograd(self, output_splits, input_splits, group);
   const at::Tensor input = prepared(self);
   const int size = group.size();
@@ -315,7 +316,7 @@ at::Tensor broadcast(const at::Tensor& self, int source, const Group& group) {
 }
 
 at::Tensor permute_tensor(const at::Tensor& self, const RankPairs& pairs, const Group& group, CallSite site) {
-  const CalledFrom here(site);
+  const CalledFrom called_from(site);
   if (wants_gradient(self)) return permute_tensor_autograd(self, pairs, group);
   group.process_group();  // members only
   const auto size = static_cast<std::size_t>(group.size());

@@ -4,9 +4,6 @@
 #include <array>
 #include <cstdio>
 
-#include "comm/agreement.h"
-#include "comm/rank_context.h"
-
 namespace meshtorch::internal {
 namespace {
 
@@ -53,8 +50,8 @@ std::string module_of_call() {
 const char* to_string(CallKind kind) { return kKindNames.at(static_cast<std::size_t>(kind)); }
 
 GroupCall::GroupCall(CallKind kind) : kind_(kind) {
-  const auto context = current_rank_or_null();
-  const Agreement level = context ? context->world().agreement : Agreement::on;
+  const auto ask_level = agreement_of_rank.load(std::memory_order_relaxed);
+  const Agreement level = ask_level == nullptr ? Agreement::on : ask_level();
   is_in_full_ = level == Agreement::full;
   hash_.add(static_cast<std::uint64_t>(kind));
   if (level >= Agreement::on) add_subject();
@@ -90,7 +87,8 @@ std::string GroupCall::description() const {
   const CallOrigin* origin = CallOrigin::current();
   if (origin != nullptr) text.append(" for ").append(origin->name());
   if (!is_in_full_) return line_.line == 0 ? text : text + " at " + line_.text();
-  while (origin != nullptr && (origin = origin->outer()) != nullptr) text.append(" in ").append(origin->name());
+  while (origin != nullptr && (origin = origin->outer()) != nullptr)
+    text.append(" in ").append(origin->name());
   if (const std::string module = module_of_call(); !module.empty()) text.append(" of module ").append(module);
   return text;
 }

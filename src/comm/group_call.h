@@ -11,6 +11,7 @@
 #include "comm/call_hash.h"
 #include "comm/call_place.h"
 #include "comm/call_subject.h"
+#include "meshtorch/agreement.h"
 
 namespace meshtorch::internal {
 
@@ -99,6 +100,10 @@ class DeclaredCall {
   const GroupCall* outer_;
   inline static thread_local const GroupCall* current_ = nullptr;
 };
+
+// Gives the level at which the calling rank compares its calls; set by the first world. Without one ranks
+// compare at the level `on`.
+inline std::atomic<Agreement (*)()> agreement_of_rank = nullptr;
 
 // Gives the path of the module that runs on the calling thread, empty if none does; set by whoever knows
 // modules, for worlds that compare in full.

@@ -9,6 +9,7 @@
 
 #include "comm/backend.h"
 #include "comm/blocking.h"
+#include "comm/group_call.h"
 #include "comm/rank_generator.h"
 #include "meshtorch/random.h"
 
@@ -29,6 +30,14 @@ std::shared_ptr<RankContext>& process_context() {
 // where no other thread is.
 void forget_in_child() { [[maybe_unused]] static const auto* kept = new auto(std::move(process_context())); }
 
+// The level of the rank that this process is: asked at each collective, so without a lock.
+std::atomic<Agreement> process_agreement = Agreement::on;
+
+Agreement agreement_of_this_rank() {
+  const auto& context = c10d::RankLocal<Slot>::get().context;
+  return context ? context->world().agreement : process_agreement.load(std::memory_order_relaxed);
+}
+
 std::mutex& process_mutex() {
   static std::mutex mutex;
   return mutex;
@@ -37,6 +46,8 @@ std::mutex& process_mutex() {
 }  // namespace
 
 RankContext::RankContext(World world) : world_(std::move(world)), random_(starting_random().peek()) {
+  agreement_of_rank = &agreement_of_this_rank;
+  if (!world_.threads) process_agreement = world_.agreement;
   std::vector<std::int64_t> all(static_cast<std::size_t>(world_.size));
   std::iota(all.begin(), all.end(), 0);
   default_group_ = group(all);

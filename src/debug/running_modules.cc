@@ -110,9 +110,7 @@ void internal::leave_module() {
 }
 
 // Ranks that compare in full say in which module they are.
-bool detail::ModuleScope::is_wanted() {
-  return compares_in_full() || watch().users > 0;
-}
+bool detail::ModuleScope::is_wanted() { return compares_in_full() || watch().users > 0; }
 
 detail::ModuleScope::ModuleScope(torch::nn::Module& module) : entered_(is_wanted()) {
   if (!entered_) return;

@@ -25,8 +25,8 @@
 #include "operator/refusals.h"
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
-#include "tensor/meta.h"
 #include "tensor/memory_state.h"
+#include "tensor/meta.h"
 
 namespace meshtorch::internal {
 namespace {

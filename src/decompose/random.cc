@@ -18,10 +18,10 @@
 #include "decompose/distributions.h"
 #include "decompose/families.h"
 #include "dispatch/write_back.h"
+#include "tensor/memory_state.h"
 #include "tensor/random.h"
 #include "tensor/random_fill.h"
 #include "tensor/redistribute.h"
-#include "tensor/memory_state.h"
 
 namespace meshtorch::internal {
 namespace {

@@ -17,8 +17,8 @@
 #include "dispatch/write_back.h"
 #include "operator/operator.h"
 #include "tensor/from_local.h"
-#include "tensor/meta.h"
 #include "tensor/memory_state.h"
+#include "tensor/meta.h"
 
 namespace meshtorch::internal {
 namespace {

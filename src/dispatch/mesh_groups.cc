@@ -78,7 +78,7 @@ struct NumbersElsewhere {
 
 // Returns nothing if those other tensors lie on several meshes themselves.
 std::optional<NumbersElsewhere> numbers_elsewhere(const OperatorInfo& info,
-                                                            c10::ArrayRef<c10::IValue> arguments) {
+                                                  c10::ArrayRef<c10::IValue> arguments) {
   const auto is_number = [&](const at::Tensor& tensor, std::size_t argument) {
     return tensor.dim() == 0 && !info.arguments[argument].is_written &&
            !(at::GradMode::is_enabled() && tensor.requires_grad());
@@ -102,8 +102,8 @@ std::optional<NumbersElsewhere> numbers_elsewhere(const OperatorInfo& info,
   return found;
 }
 
-// Whether every rank that makes the call has all the numbers: the meshes have the same ranks, or were cut from
-// meshes that have.
+// Whether every rank that makes the call has all the numbers: the meshes have the same ranks, or were cut
+// from meshes that have.
 bool has_every_rank_all(const NumbersElsewhere& found) {
   const auto ranks_of = [](MeshImpl& mesh) {
     MeshImpl::Numbers ranks = mesh.ranks_of_root();

@@ -46,7 +46,7 @@ bool CompositeArguments::has_made(const at::Tensor& tensor) {
   if (!held.has_storage() || is_shared(held) || is_shared(tensor)) return false;
   if (meta != nullptr && meta->write_back != nullptr) return false;
   return std::ranges::none_of(*composite_arguments,
-                                            [&](const at::Tensor& given) { return given.is_same(tensor); });
+                              [&](const at::Tensor& given) { return given.is_same(tensor); });
 }
 
 implicit_replication::implicit_replication() { ++implicit_depth; }

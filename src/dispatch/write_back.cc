@@ -49,8 +49,8 @@ at::Tensor as_it_lies(const at::Tensor& tensor) {
   return same;
 }
 
-// While it lives, on this thread, a view is taken again of its base, which is up to date: nobody asks the other
-// ranks, which may have a view in shared memory there.
+// While it lives, on this thread, a view is taken again of its base, which is up to date: nobody asks the
+// other ranks, which may have a view in shared memory there.
 thread_local bool is_taken_again = false;
 
 class TakingAgain {

@@ -24,7 +24,8 @@ using Operands = c10::SmallVector<Operand, 6>;
 inline std::uint64_t with_operand(std::uint64_t of_operands, const DTensorMeta* meta) {
   return combined(of_operands, meta != nullptr ? meta->origin.id : 1);
 }
-inline TensorOrigin origin_of_result(const OperatorInfo& info, std::uint64_t of_operands, std::size_t result) {
+inline TensorOrigin origin_of_result(const OperatorInfo& info, std::uint64_t of_operands,
+                                     std::size_t result) {
   return {combined(combined(of_operands, info.as_maker.id), result), info.as_maker.maker};
 }
 

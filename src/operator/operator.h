@@ -38,7 +38,7 @@ struct MESHTORCH_FOR_PYTHON OperatorInfo {
   std::optional<std::size_t> find(std::string_view argument) const;
 
   c10::OperatorHandle op;
-  std::string name;  // "add.Tensor", with the namespace if it is not aten
+  std::string name;       // "add.Tensor", with the namespace if it is not aten
   TensorOrigin as_maker;  // of what it makes of nothing
   std::vector<ArgumentInfo> arguments;
   std::vector<std::size_t> key_arguments;  // those that are in the key

@@ -12,7 +12,7 @@
 namespace meshtorch::internal {
 
 TensorOrigin declare_layout(const char* what, const Layout& layout, c10::ScalarType type,
-                    const std::optional<Shape>& shape, const Layout* from) {
+                            const std::optional<Shape>& shape, const Layout* from) {
   if (!layout.mesh->backend().has_peers) return {};
   CallHash hash;
   hash.add(std::string_view(what));

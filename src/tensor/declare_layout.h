@@ -15,6 +15,6 @@ namespace meshtorch::internal {
 // of one that was laid out as `from`. Compared as mesh/agree_on_mesh declares. `what` must live for ever.
 // Returns the origin of that tensor.
 TensorOrigin declare_layout(const char* what, const Layout& layout, c10::ScalarType type,
-                    const std::optional<Shape>& shape, const Layout* from = nullptr);
+                            const std::optional<Shape>& shape, const Layout* from = nullptr);
 
 }  // namespace meshtorch::internal

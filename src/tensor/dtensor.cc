@@ -80,8 +80,7 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
   const Layout* layout = checked_layout(impl, placements, dims);
   // Ranks that take it for different things need not meet over it later; a check compares more.
   TensorOrigin origin;
-  if (!options.run_check)
-    origin = declare_layout("from_local", *layout, local.scalar_type(), options.shape);
+  if (!options.run_check) origin = declare_layout("from_local", *layout, local.scalar_type(), options.shape);
   Shape shape;
   if (options.run_check) {
     shape = shape_of_checked_shards(local, *layout, options.shape);

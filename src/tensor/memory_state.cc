@@ -77,7 +77,8 @@ std::optional<std::uint64_t> checksum_of(const at::Tensor& local) {
   if (local.is_meta()) return 0;  // there are no values
   if (!local.is_cpu() || local.layout() != at::kStrided) return std::nullopt;
   const at::Tensor dense = local.contiguous();
-  return safetensors::internal::checksum({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
+  return safetensors::internal::checksum(
+      {static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ struct DTensorMeta final : c10::BackendMeta {
   std::shared_ptr<const WriteBack> write_back;
   AssumedShapePtr assumed;  // null if the shape is known
   TensorOrigin origin;
-  ReductionSlot reduced;    // empty if no operator has read the whole of a pending tensor
+  ReductionSlot reduced;  // empty if no operator has read the whole of a pending tensor
 
   // set_data() and its kin copy the meta: each tensor has its own.
   c10::intrusive_ptr<c10::BackendMeta> clone(const c10::intrusive_ptr<c10::BackendMeta>& self) const override;

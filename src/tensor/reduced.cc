@@ -55,8 +55,8 @@ at::Tensor operand_under(const at::Tensor& tensor, const Layout& to) {
   const MovedTensor moved(meta.origin);
   const auto kept = kept_of(meta);
   if (!kept) return reduce_and_keep(tensor, meta, to);
-  // Through the layout that was kept, also where it has to be made again: ranks that differ only on other axes
-  // may still have it.
+  // Through the layout that was kept, also where it has to be made again: ranks that differ only on other
+  // axes may still have it.
   const at::Tensor local =
       holds_on_all_ranks(*kept) ? kept->local : reduce_and_keep(tensor, meta, *kept->layout);
   return redistribute_local(local, tensor.sizes().vec(), *kept->layout, to);

@@ -101,8 +101,8 @@ TEST(LossParallelScope, GivesNoGradientWhereEveryTargetIsIgnored) {
       for (int reduction = 0; reduction < 3; ++reduction) {
         const torch::Tensor plain = numbers(c.shape, torch::kDouble).requires_grad_();
         F::cross_entropy(plain, target, options_of(c, reduction)).sum().backward();
-        const DTensor logits =
-            mt::distribute_tensor(numbers(c.shape, torch::kDouble).requires_grad_(), mesh, {Shard(0), Shard(1)});
+        const DTensor logits = mt::distribute_tensor(numbers(c.shape, torch::kDouble).requires_grad_(), mesh,
+                                                     {Shard(0), Shard(1)});
         const mt::implicit_replication weights_are_equal_on_all_ranks;
         const mt::loss_parallel scope;
         F::cross_entropy(logits, target, options_of(c, reduction)).sum().backward();

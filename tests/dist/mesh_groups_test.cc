@@ -96,14 +96,16 @@ TEST(SeveralMeshes, FusedOptimizersRunOnEach) {
   });
 }
 
-// Parameters as programs have them: on a flattened mesh, on the 2-D one, on one axis of another arrangement of
-// the same ranks, and plain.
+// Parameters as programs have them: on a flattened mesh, on the 2-D one, on one axis of another arrangement
+// of the same ranks, and plain.
 std::vector<torch::Tensor> parameters_on(bool is_distributed) {
   const mt::DeviceMesh dense = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
   const mt::DeviceMesh flat = dense.flatten("world");
   const mt::DeviceMesh experts = mt::init_device_mesh(torch::kCPU, {1, 4}, {"efsdp", "ep"});
-  const std::vector<std::pair<mt::DeviceMesh, mt::Placements>> places{
-      {dense, {Shard(0), Shard(1)}}, {flat, {Shard(0)}}, {experts, {Replicate(), Shard(1)}}, {dense, {Replicate(), Shard(0)}}};
+  const std::vector<std::pair<mt::DeviceMesh, mt::Placements>> places{{dense, {Shard(0), Shard(1)}},
+                                                                      {flat, {Shard(0)}},
+                                                                      {experts, {Replicate(), Shard(1)}},
+                                                                      {dense, {Replicate(), Shard(0)}}};
   std::vector<torch::Tensor> parameters;
   for (std::size_t i = 0; i < places.size(); ++i) {
     const int64_t seed = static_cast<int64_t>(i);
@@ -132,7 +134,9 @@ TEST(SeveralMeshes, GradientsAreClippedByTheNormOfAll) {
         for (std::size_t i = 0; i < count; ++i) {
           const torch::Tensor& gradient = distributed[i].grad();
           EXPECT_EQ(mt::is_dtensor(gradient), i < 4);
-          EXPECT_TRUE(is_close(i < 4 ? mt::DTensor(gradient).full_tensor() : gradient, plain[i].grad(), 1e-12)) << i;
+          EXPECT_TRUE(
+              is_close(i < 4 ? mt::DTensor(gradient).full_tensor() : gradient, plain[i].grad(), 1e-12))
+              << i;
         }
       }
     }
@@ -143,7 +147,8 @@ TEST(SeveralMeshes, AFactorOnAnotherMeshScalesLists) {
   on_ranks(4, [](int) {
     const mt::DeviceMesh dense = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
     const torch::Tensor factor = mt::distribute_tensor(torch::full({}, 3.0), dense.flatten(), {Replicate()});
-    const torch::Tensor term = mt::DTensor::from_local(torch::full({}, 0.75), dense, {mt::Partial(), mt::Partial()});
+    const torch::Tensor term =
+        mt::DTensor::from_local(torch::full({}, 0.75), dense, {mt::Partial(), mt::Partial()});
     for (const torch::Tensor& three : {factor, term}) {
       MeshTensors x = on_two_meshes(1);
       torch::_foreach_mul_(x.placed, three);

@@ -44,8 +44,7 @@ TEST(ThreadsOfARank, MayReadOneTensor) {
       on_two_threads([&] {
         const c10::InferenceMode no_graph(false);
         const torch::NoGradGuard no_grad;
-        for (int i = 0; i < 50; ++i)
-          EXPECT_TRUE(is_equal(DTensor(torch::relu(x)).to_local(), expected));
+        for (int i = 0; i < 50; ++i) EXPECT_TRUE(is_equal(DTensor(torch::relu(x)).to_local(), expected));
       });
     }
     on_two_threads([&] {
@@ -59,8 +58,9 @@ TEST(ThreadsOfARank, MayReadOneTensor) {
 TEST(ThreadsOfARank, MakeGroupsAtTheSameTime) {
   // Ranks that are processes tell each other by a file.
   const char* port = std::getenv("MASTER_PORT");
-  const fs::path used = fs::temp_directory_path() /
-                        ("meshtorch_groups_" + std::string(port == nullptr ? std::to_string(getpid()) : port));
+  const fs::path used =
+      fs::temp_directory_path() /
+      ("meshtorch_groups_" + std::string(port == nullptr ? std::to_string(getpid()) : port));
   on_ranks(4, [&](int rank) {
     const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"rows", "columns"});
     std::thread waits;
@@ -89,14 +89,13 @@ TEST(SeveralWorlds, CompareWhatTheirOwnLevelSays) {
     reduce();
     if (rank == 1) {
       second = std::thread([&] {
-        mt::spawn(
-            2,
-            [&](int) {
-              second_is_there.count_down();
-              first_is_over.wait();
-              reduce();
-            },
-            {.agreement = mt::Agreement::full});
+        mt::spawn(2,
+                  [&](int) {
+                    second_is_there.count_down();
+                    first_is_over.wait();
+                    reduce();
+                  },
+                  {.agreement = mt::Agreement::full});
       });
       second_is_there.wait();
     }
