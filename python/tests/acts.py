@@ -1,9 +1,11 @@
 """Programs drawn from a seed in which some ranks write their shards by themselves, in ways that nobody sees."""
 
 import random
+import threading
 
 import torch
-from meshtorch import DTensor, Partial, Replicate, Shard
+from meshtorch import DTensor, Partial, Replicate, Shard, distribute_tensor
+from meshtorch.parallel import loss_parallel
 
 SHAPES = [(4, 3), (4, 3), (5, 2), (7, 3), (1, 3)]
 READS = [torch.relu, torch.exp, torch.abs, torch.sin, lambda t: t * t, lambda t: t.clamp(-2, 2)]
@@ -40,6 +42,7 @@ class Held:
 
     def __init__(self, x, placement, parts, given):
         self.x, self.placement, self.parts, self.given = x, placement, parts, given
+        self.mesh = x.device_mesh
         self.views = []
 
     def whole(self):
@@ -51,8 +54,10 @@ class Held:
 class Acts:
     """One program; every rank runs all of it, and knows what all others do."""
 
-    def __init__(self, seed, rank, mesh):
-        self.draw, self.rank, self.mesh = random.Random(seed), rank, mesh
+    def __init__(self, seed, rank, meshes, ranks_are_threads):
+        """The meshes have the same ranks, each in an order of its own, along one axis."""
+        self.ranks_are_threads = ranks_are_threads
+        self.draw, self.rank, self.meshes = random.Random(seed), rank, meshes
         self.held, self.lines, self.seed = [], [], seed
 
     def complaint(self):
@@ -60,7 +65,10 @@ class Acts:
             for _ in range(2):
                 self._new()
             for _ in range(self.draw.randrange(6, 16)):
-                step = self.draw.choice([self._read, self._read, self._act, self._act, self._write, self._view, self._new])
+                step = self.draw.choice(
+                    [self._read, self._read, self._act, self._act, self._write, self._view, self._new]
+                    + [self._norm, self._loss, self._read_in_two_threads]
+                )
                 problem = step(self.draw.choice(self.held)) if step != self._new else step()
                 if problem:
                     return "\n".join([f"seed {self.seed}", *self.lines, problem])
@@ -69,7 +77,8 @@ class Acts:
     def _new(self):
         shape = self.draw.choice(SHAPES)
         placement = self.draw.choice([Partial(), Partial(), Shard(0), Shard(0), Replicate()])
-        size, seed = self.mesh.size(), self.draw.randrange(999)
+        mesh = self.draw.choice(self.meshes)
+        size, seed = mesh.size(), self.draw.randrange(999)
         whole = torch.randn((size, *shape), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         if placement.is_partial():
             parts = list(whole)
@@ -79,11 +88,12 @@ class Acts:
         else:
             parts = [whole[0].clone() for _ in range(size)]
         parts = [part.clone() for part in parts]
-        given = parts[self.rank].clone()
-        x = DTensor.from_local(given, self.mesh, [placement], shape=torch.Size(shape), stride=(shape[1], 1))
+        given = parts[mesh.get_local_rank()].clone()
+        x = DTensor.from_local(given, mesh, [placement], shape=torch.Size(shape), stride=(shape[1], 1))
         if self.draw.random() < 0.5:  # in memory of the library's own
             x, given = x * 1, None
-        self.lines.append(f"t{len(self.held)} = {placement} of {shape}, {'made inside' if given is None else 'given'}")
+        origin = "made inside" if given is None else "given"
+        self.lines.append(f"t{len(self.held)} = {placement} of {shape} on mesh {self.meshes.index(mesh)}, {origin}")
         self.held.append(Held(x, placement, parts, given))
 
     def _name(self, held):
@@ -101,14 +111,14 @@ class Acts:
         return None
 
     def _act(self, held):
-        ranks = range(self.mesh.size())
+        ranks = range(held.mesh.size())
         writers = [r for r in ranks if self.draw.random() < 0.5] if not held.placement.is_replicate() else ranks
         way = self.draw.choice([*WAYS, "the tensor that was given"])
         factor, term = self.draw.choice([(1, 0), (1, 2), (2, 0), (-1, 1)])
-        self.lines.append(f"ranks {[*writers]} write {self._name(held)} by {way}: * {factor} + {term}")
+        self.lines.append(f"coordinates {[*writers]} write {self._name(held)} by {way}: * {factor} + {term}")
         if way not in WAYS and held.given is None:
             return
-        if self.rank in writers:
+        if held.mesh.get_local_rank() in writers:
             memory = WAYS[way](held.x) if way in WAYS else held.given.numpy()
             memory *= factor
             memory += term
@@ -135,3 +145,55 @@ class Acts:
         number = self.draw.randrange(len(VIEWS))
         self.lines.append(f"view {number} of {self._name(held)}")
         held.views.append((number, VIEWS[number](held.x)))
+
+    def _norm(self, _):
+        """The norm of tensors on several meshes, as gradients are clipped by it."""
+        some = [h for h in self.held if self.draw.random() < 0.7]
+        p, foreach = self.draw.choice([1.0, 2.0, float("inf")]), self.draw.choice([None, False])
+        self.lines.append(f"norm {p} of {[self._name(h) for h in some]}")
+        actual = torch.nn.utils.get_total_norm([h.x for h in some], p, foreach=foreach)
+        actual = actual.full_tensor() if isinstance(actual, DTensor) else actual
+        expected = torch.nn.utils.get_total_norm([h.whole() for h in some], p)
+        return None if torch.allclose(actual, expected.to(actual), rtol=1e-9, atol=1e-9) else f"{actual} is not {expected}"
+
+    @torch.inference_mode(False)
+    @torch.enable_grad()
+    def _loss(self, _):
+        """A loss of split classes, some or all of whose targets are ignored."""
+        rows, classes = self.draw.randrange(1, 5), self.draw.choice([2, 5, 8])
+        numbers = torch.randn((rows, classes), generator=torch.Generator().manual_seed(rows), dtype=torch.float64)
+        ignored = self.draw.choice([0.0, 0.5, 1.0])
+        targets = [-100 if self.draw.random() < ignored else self.draw.randrange(classes) for _ in range(rows)]
+        options = {"reduction": self.draw.choice(["mean", "sum"]), "label_smoothing": self.draw.choice([0.0, 0.1])}
+        self.lines.append(f"loss of {classes} classes, targets {targets}, {options}")
+        plain = numbers.clone().requires_grad_()
+        expected = torch.nn.functional.cross_entropy(plain, torch.tensor(targets), **options)
+        expected.backward()
+        split = distribute_tensor(numbers.requires_grad_(), self.draw.choice(self.meshes), [Shard(1)])
+        with loss_parallel():
+            loss = torch.nn.functional.cross_entropy(split, torch.tensor(targets), **options)
+            loss.backward()
+        for actual, wanted in [(loss, expected), (split.grad, plain.grad)]:
+            actual = actual.full_tensor() if isinstance(actual, DTensor) else actual
+            if not torch.allclose(actual, wanted, rtol=1e-9, atol=1e-9, equal_nan=True):
+                return f"{actual}\nis not {wanted}"
+        return None
+
+    def _read_in_two_threads(self, held):
+        """Two threads of a rank that is a process read one tensor, without communication."""
+        if held.placement.is_partial() or self.ranks_are_threads:
+            return None
+        self.lines.append(f"two threads read {self._name(held)}")
+        results = []
+        inference = torch.is_inference_mode_enabled()
+
+        def read():
+            with torch.inference_mode(inference):
+                results.extend(torch.relu(held.x).to_local().clone() for _ in range(20))
+
+        other = threading.Thread(target=read)
+        other.start()
+        read()
+        other.join()
+        expected = torch.relu(held.parts[held.mesh.get_local_rank()])
+        return None if all(torch.equal(r, expected) for r in results) else f"not all of {results} are {expected}"

@@ -5,8 +5,13 @@ import os
 import meshtorch
 import pytest
 from acts import Acts
+from meshtorch import DeviceMesh
 
 FIRST, LAST = (int(n) for n in os.environ.get("MESHTORCH_ACTS", "0:150").split(":"))
+
+
+def two_meshes(size):
+    return [DeviceMesh("cpu", list(range(size))), DeviceMesh("cpu", list(reversed(range(size))))]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -15,9 +20,9 @@ def test_writes_of_some_ranks_are_seen_by_all(size):
     complaints = {}
 
     def body(rank):
-        mesh = meshtorch.init_device_mesh("cpu", (size,))
+        meshes = two_meshes(size)
         for seed in range(FIRST, LAST):
-            complaint = Acts(seed, rank, mesh).complaint()
+            complaint = Acts(seed, rank, meshes, ranks_are_threads=True).complaint()
             if complaint:
                 complaints[seed] = complaint
 
@@ -26,9 +31,9 @@ def test_writes_of_some_ranks_are_seen_by_all(size):
 
 
 def some_programs(w):
-    mesh = w.mesh()
+    meshes = two_meshes(w.size)
     for seed in range(20):
-        assert not (complaint := Acts(seed, w.rank, mesh).complaint()), complaint
+        assert not (complaint := Acts(seed, w.rank, meshes, ranks_are_threads=False).complaint()), complaint
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -163,16 +163,36 @@ AlikeCall::AlikeCall(std::string text) : GroupCall(CallKind::comparison), text_(
   hash_.add(text_);
 }
 
-void declare(const std::vector<std::int64_t>& world_ranks, const CallHash& hash, const CallWords& words,
-             const std::function<Group()>& everybody) {
-  const auto context = current_rank_or_null();
-  if (!context || world_ranks.size() == 1) return;
+namespace {
+
+// What a rank of this world declares; null where its ranks do not compare at this level.
+std::shared_ptr<Declarations> declarations_at(Agreement least, const std::shared_ptr<RankContext>& context) {
+  if (!context || context->world().agreement < least || !traits_of(context->world().backend).has_peers)
+    return nullptr;
   const World& world = context->world();
-  if (world.agreement == Agreement::off || !traits_of(world.backend).has_peers) return;
-  if (world.agreement == Agreement::full) return agree_on(everybody(), AlikeCall(words()));
-  const auto& declarations =
-      world.threads ? world.threads->declarations(world.rank) : declarations_of_process();
-  declarations->add(world_ranks, hash, words);
+  return world.threads ? world.threads->declarations(world.rank) : declarations_of_process();
+}
+
+}  // namespace
+
+void declare(const std::vector<std::int64_t>& world_ranks, const CallHash& hash, const CallWords& words,
+             const std::function<Group()>& everybody, DeclaredKind kind) {
+  if (world_ranks.size() == 1) return;
+  const auto context = current_rank_or_null();
+  const auto declarations = declarations_at(Agreement::calls, context);
+  if (!declarations) return;
+  if (context->world().agreement == Agreement::full) return agree_on(everybody(), AlikeCall(words()));
+  declarations->add(world_ranks, hash, words, kind);
+}
+
+std::uint64_t number_of_next_tensor(const std::vector<std::int64_t>& world_ranks) {
+  const auto declarations = declarations_at(Agreement::on, current_rank_or_null());
+  return declarations ? declarations->number_of_next_tensor(world_ranks) : 0;
+}
+
+std::shared_ptr<Replicas> compared_replicas() {
+  const auto declarations = declarations_at(Agreement::on, current_rank_or_null());
+  return declarations ? declarations->replicas() : nullptr;
 }
 
 }  // namespace meshtorch::internal

@@ -70,6 +70,12 @@ class AlikeCall : public GroupCall {
 // among them compares it with its next collective; in a world that compares in full, all of them at once, in
 // the group that `everybody` gives.
 void declare(const std::vector<std::int64_t>& world_ranks, const CallHash& hash, const CallWords& words,
-             const std::function<Group()>& everybody);
+             const std::function<Group()>& everybody, DeclaredKind kind = DeclaredKind::call);
+
+// Returns the number of a tensor among those that these world ranks make alike; 0 where they do not compare
+// what calls are about.
+std::uint64_t number_of_next_tensor(const std::vector<std::int64_t>& world_ranks);
+// Returns the replicas of this rank, null where they are not compared.
+std::shared_ptr<Replicas> compared_replicas();
 
 }  // namespace meshtorch::internal

@@ -40,7 +40,7 @@ std::unique_ptr<Declared> Declarations::OfGroup::take_all() {
 }
 
 void Declarations::add(const std::vector<std::int64_t>& world_ranks, const CallHash& hash,
-                       const CallWords& words) {
+                       const CallWords& words, DeclaredKind kind) {
   std::vector<std::int64_t> in_order;
   if (!std::is_sorted(world_ranks.begin(), world_ranks.end())) {
     in_order = world_ranks;
@@ -53,7 +53,7 @@ void Declarations::add(const std::vector<std::int64_t>& world_ranks, const CallH
     if (!std::includes(all.begin(), all.end(), members.begin(), members.end())) continue;
     if (!group->declared_) group->declared_ = std::make_unique<Declared>();
     Declared& declared = *group->declared_;
-    declared.hash.add(hash);
+    (kind == DeclaredKind::call ? declared.calls : declared.values).add(hash);
     if (declared.latest.size() == kLatest) declared.latest.erase(declared.latest.begin());
     declared.latest.push_back(words);
     ++declared.count;
@@ -61,7 +61,19 @@ void Declarations::add(const std::vector<std::int64_t>& world_ranks, const CallH
   }
 }
 
+std::uint64_t Declarations::number_of_next_tensor(const std::vector<std::int64_t>& world_ranks) {
+  const std::scoped_lock lock(mutex_);
+  return ++tensors_made_[world_ranks];
+}
+
+void Declarations::restart_count() {
+  const std::scoped_lock lock(mutex_);
+  tensors_made_.clear();
+  replicas_->clear();
+}
+
 void Declarations::forget(const std::vector<int>& world_ranks) {
+  restart_count();
   const std::scoped_lock lock(mutex_);
   for (OfGroup* group : groups_) {
     const std::vector<int>& members = group->world_ranks_;

@@ -4,18 +4,36 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <map>
 #include <thread>
 #include <utility>
 
 #include "comm/blocking.h"
 #include "comm/fault_lab.h"
 #include "comm/meeting_bell.h"
+#include "comm/waits.h"
 #include "meshtorch/error.h"
 
 namespace meshtorch::internal {
 namespace {
 
 using std::chrono::milliseconds;
+
+// Calls after which ranks hold equal data: programs make replicas equal by them.
+bool makes_equal(CallKind kind) { return kind == CallKind::broadcast || kind == CallKind::scatter; }
+
+// "\n  equal among themselves: ranks 0, 2\n  equal among themselves: rank 1", the largest party first.
+std::string list_of_holders(const std::vector<int>& world_ranks, const std::vector<ReplicaSample>& shown) {
+  std::map<std::uint64_t, std::vector<int>> by_checksum;
+  for (std::size_t r = 0; r < shown.size(); ++r) by_checksum[shown[r].checksum].push_back(world_ranks[r]);
+  std::vector<std::vector<int>> parties;
+  for (auto& [checksum, ranks] : by_checksum) parties.push_back(std::move(ranks));
+  std::sort(parties.begin(), parties.end(),
+            [](const auto& a, const auto& b) { return a.size() != b.size() ? a.size() > b.size() : a < b; });
+  std::string text;
+  for (const std::vector<int>& ranks : parties) text += "\n  equal among themselves: " + list_ranks(ranks);
+  return text;
+}
 
 int cores() {
   static const int count = static_cast<int>(std::thread::hardware_concurrency());
@@ -31,9 +49,14 @@ GroupMeeting::GroupMeeting(MeetingMemory& memory, int rank, Company company)
       may_watch_(company_.ranks_on_host <= cores()),
       number_in_record_(company_.record ? company_.record->number_of({company_.world_ranks}) : 0),
       patience_(kLongestWatch) {
-  if (company_.declarations)
+  if (company_.declarations) {
     declared_in_group_ = std::make_unique<Declarations::OfGroup>(
         company_.declarations, company_.whole_group.empty() ? company_.world_ranks : company_.whole_group);
+    // Members that meet elsewhere too compare here among themselves only, and could not be told.
+    if (company_.whole_group.empty())
+      replicas_in_group_ =
+          std::make_unique<Replicas::OfGroup>(company_.declarations->replicas(), company_.world_ranks);
+  }
   TORCH_INTERNAL_ASSERT(size() == static_cast<int>(memory_.size) && size() < (1 << 16));
 }
 
@@ -53,7 +76,12 @@ bool GroupMeeting::come(const GroupCall& call, std::unique_ptr<Declared> declare
   mine.brought[turn_].hash = call.hash();
   mine.brought[turn_].hash.add(number);
   declared_ = std::move(declared);
-  if (declared_) mine.brought[turn_].hash.add(declared_->hash);
+  if (declared_) {
+    mine.brought[turn_].hash.add(declared_->calls);
+    if (!makes_equal(call.kind())) mine.brought[turn_].hash.add(declared_->values);
+  }
+  compares_replica_ = has_turn(call, number);
+  if (compares_replica_) mine.brought[turn_].replica = replicas_in_group_->sample();
   const CallSplits* splits = call.splits();
   if (splits != nullptr && splits->sends.size() == memory_.size) {  // not of members on other hosts
     std::int64_t* numbers = memory_.numbers(rank_, turn_);
@@ -61,6 +89,11 @@ bool GroupMeeting::come(const GroupCall& call, std::unique_ptr<Declared> declare
               std::copy(splits->sends.begin(), splits->sends.end(), numbers));
   }
   return arrive();
+}
+
+bool GroupMeeting::has_turn(const GroupCall& call, std::uint64_t number) const {
+  return number % kCallsPerReplica == 0 && replicas_in_group_ != nullptr && !makes_equal(call.kind()) &&
+         call.kind() != CallKind::send_recv;
 }
 
 void GroupMeeting::check_usable() const {
@@ -73,6 +106,7 @@ void GroupMeeting::check_usable() const {
 void GroupMeeting::meet(const GroupCall& call, bool have_all_come, milliseconds timeout) {
   wait_for_all(have_all_come, timeout);
   if (!is_of_one_mind()) disagree(call, timeout);
+  if (compares_replica_) check_replica(timeout);
   if (call.splits() != nullptr) check_splits(call, timeout);
 }
 
@@ -115,6 +149,23 @@ void GroupMeeting::check_splits(const GroupCall& call, milliseconds timeout) {
   gather_inside(timeout);  // peers may still read what this rank shows
   leave();
   mismatch(problem);
+}
+
+void GroupMeeting::check_replica(milliseconds timeout) {
+  std::vector<ReplicaSample> shown;
+  for (int r = 0; r < size(); ++r) shown.push_back(brought_by(r).replica);
+  const std::optional<std::string> name = replicas_in_group_->compare(shown);
+  if (!name) return;
+  gather_inside(timeout);  // peers may still read what this rank shows
+  leave();
+  const std::string problem =
+      "ranks hold different values of a replica\n  " + *name + list_of_holders(company_.world_ranks, shown);
+  note_failure(problem);
+  throw DisagreementError(
+      {__func__, __FILE__, __LINE__},
+      c10::str("meshtorch: ", problem,
+               "\n  do: give equal data to all ranks (one seed, one file, broadcast), or see that all of "
+               "them make the same updates; agreement level \"calls\" does not compare replicas"));
 }
 
 void GroupMeeting::mismatch(const std::string& problem) const {
@@ -176,6 +227,7 @@ void GroupMeeting::disagree(const GroupCall& call, milliseconds timeout) {
 
 void GroupMeeting::disagreement(const std::string& table) const {
   note_failure("the ranks disagree" + table);
+  if (company_.declarations) company_.declarations->restart_count();
   throw DisagreementError(
       {__func__, __FILE__, __LINE__},
       c10::str("meshtorch: the ranks of a group disagree on a collective", table,

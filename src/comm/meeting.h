@@ -166,7 +166,12 @@ class GroupMeeting {
   // All ranks are here, and not all of one mind: they tell each other what they called, and throw.
   [[noreturn]] void disagree(const GroupCall& call, std::chrono::milliseconds timeout);
   void check_splits(const GroupCall& call, std::chrono::milliseconds timeout);
+  // Whether the call of this number compares a replica.
+  bool has_turn(const GroupCall& call, std::uint64_t number) const;
+  // Throws if a replica that all members hold differs, as it did at its turn before.
+  void check_replica(std::chrono::milliseconds timeout);
 
+  static constexpr std::uint64_t kCallsPerReplica = 8;
   // Watching pays up to what sleeping and being woken cost.
   static constexpr std::chrono::nanoseconds kLongestWatch = std::chrono::microseconds(200);
 
@@ -182,6 +187,8 @@ class GroupMeeting {
   std::chrono::nanoseconds patience_;
   std::unique_ptr<Declarations::OfGroup> declared_in_group_;  // null if nothing is declared
   std::unique_ptr<Declared> declared_;                        // before the latest call
+  std::unique_ptr<Replicas::OfGroup> replicas_in_group_;      // null if nothing is declared
+  bool compares_replica_ = false;                             // in the latest call
   Obstacle obstacle_;
   std::uint64_t failures_known_ = 0;  // the memory's, when all members knew of all
   bool has_told_ = false;             // of a wait

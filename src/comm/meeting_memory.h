@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/call_hash.h"
+#include "comm/replicas.h"
 
 namespace meshtorch::internal {
 
@@ -19,6 +20,7 @@ struct Brought {
   CallHash hash;
   const void* shown = nullptr;  // the rank's own memory, where peers can read it; else its stage holds it
   std::uint64_t bytes = 0;      // in its stage, all rounds together
+  ReplicaSample replica;
 };
 
 // What the words in a rank's slot say to those who wait for it.

@@ -96,6 +96,9 @@ class KnownCall {
     return std::move(stack.back()).toTensor();
   }
 
+  void mark_written(at::Tensor& self) const {
+    distributed(self, "a direct call").origin = origin_of_result(info_, of_operands_, 0);
+  }
   at::Tensor marked(at::Tensor result) const {
     DTensorMeta& meta = distributed(result, "a direct call");
     meta.origin = origin_of_result(info_, of_operands_, 0);
@@ -203,6 +206,7 @@ struct Direct<Op, at::Tensor&(at::Tensor&, Others...)> {
       return self;
     }
     note_write(Op::call(local_argument(self), local_argument(others)...));
+    call.mark_written(self);
     return self;
   }
 };

@@ -332,6 +332,11 @@ void Handler::wrap_results(const Decision& decision, const torch::jit::Stack& ar
   std::size_t next = 0;
   std::uint64_t of_operands = 0;
   for (const Operand& operand : operands_) of_operands = with_operand(of_operands, operand.meta);
+  for (std::size_t i = 0; info_.writes && i < operands_.size(); ++i) {
+    const Operand& operand = operands_[i];
+    if (operand.meta != nullptr && info_.arguments[operand.argument].is_written)
+      operand.meta->origin = origin_of_result(info_, of_operands, i);
+  }
   ResultPlan measured;
   const auto plan_of_next = [&](const at::Tensor& local) -> const ResultPlan& {
     const std::size_t index = next++;

@@ -73,8 +73,8 @@ void distribute_results(const c10::OperatorHandle& op, const std::shared_ptr<Mes
         t.layout() == at::kStrided, "meshtorch: `", op.schema().name(),
         "` of distributed tensors would be a ", t.layout(),
         " tensor, and distributed tensors are strided\n  do: call it on full_tensor()");
-    return DTensor::from_local(t, DeviceMesh(mesh), mesh->replicated()->placements,
-                               {.shape = t.sizes().vec()});
+    return made_of_local(t, DeviceMesh(mesh), mesh->replicated()->placements, {.shape = t.sizes().vec()},
+                         Values::taken);
   };
   change_tensors(stack, stack.size() - op.schema().returns().size(), distributed);
 }

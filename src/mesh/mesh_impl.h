@@ -63,6 +63,8 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
 
   // The group of this rank along several axes (ascending), in row-major order of their coordinates.
   Group group(const std::vector<int>& axes) const;
+  // The world ranks of that group; of the one at coordinate 0 on the other axes if this rank is in none.
+  Numbers ranks_along(const std::vector<int>& axes) const;
 
   // Where it lies in the meshes that it was cut from, in the order of that; a mesh that was made by itself
   // lies in itself. Equal content is one mesh, so that there may be several.
@@ -98,8 +100,6 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
 
  private:
   MeshImpl() = default;
-  // The mesh along these axes that holds this rank (coordinate 0 on the others if it is in none).
-  Numbers ranks_along(const std::vector<int>& axes) const;
   void note_cut(const MeshCut& from);
 
   c10::DeviceType device_type_{};

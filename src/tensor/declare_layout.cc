@@ -11,6 +11,16 @@
 
 namespace meshtorch::internal {
 
+TensorOrigin origin_of_made(const char* what, const Layout& layout, c10::ScalarType type) {
+  if (!layout.mesh->backend().has_peers) return {};
+  CallHash hash;
+  hash.add(std::string_view(what));
+  hash.add(static_cast<std::uint64_t>(type));
+  add_placements(hash, layout.placements);
+  const std::uint64_t number = number_of_next_tensor(layout.mesh->ranks());
+  return {combined(hash.short_form(), number), what};
+}
+
 TensorOrigin declare_layout(const char* what, const Layout& layout, c10::ScalarType type,
                             const std::optional<Shape>& shape, const Layout* from) {
   if (!layout.mesh->backend().has_peers) return {};
@@ -29,7 +39,7 @@ TensorOrigin declare_layout(const char* what, const Layout& layout, c10::ScalarT
                     ")");
   };
   declare(*layout.mesh, hash, words);
-  return {hash.short_form(), what};
+  return origin_of_made(what, layout, type);
 }
 
 }  // namespace meshtorch::internal

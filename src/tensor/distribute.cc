@@ -13,6 +13,7 @@
 #include "tensor/meta.h"
 #include "tensor/new_sizes.h"
 #include "tensor/redistribute.h"
+#include "tensor/replica_sample.h"
 
 namespace meshtorch {
 using namespace internal;
@@ -114,7 +115,9 @@ DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, cons
       options.src_data_rank.has_value() && !tensor.is_meta() && impl.coordinate().has_value();
   const std::string purpose = "distribute_tensor to " + to_string(layout->placements);
   const CallOrigin origin(purpose);
-  if (!communicates) declare_layout("distribute_tensor", *layout, tensor.scalar_type(), tensor.sizes().vec());
+  const TensorOrigin made =
+      communicates ? origin_of_made("distribute_tensor", *layout, tensor.scalar_type())
+                   : declare_layout("distribute_tensor", *layout, tensor.scalar_type(), tensor.sizes().vec());
   at::Tensor data = tensor.detach();
   if (data.device().type() != mesh.device_type() && !data.is_meta()) data = data.to(mesh.device_type());
   const Layout* held = impl.replicated();
@@ -131,7 +134,10 @@ DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, cons
   if (local.is_alias_of(tensor) || local.numel() != data.numel() ||
       local.strides() != at::IntArrayRef(local_strides))
     local = at::empty_strided(local.sizes(), local_strides, local.options()).copy_(local);
-  return as_leaf(std::move(local), layout, tensor.sizes(), strides, tensor.requires_grad());
+  declare_replica(local, *layout, made, tensor.sizes().vec());
+  DTensor result = as_leaf(std::move(local), layout, tensor.sizes(), strides, tensor.requires_grad());
+  distributed(result, "distribute_tensor").origin = made;
+  return result;
 }
 
 DTensor empty(const Shape& size, const DeviceMesh& mesh, const Placements& placements,

@@ -17,6 +17,7 @@
 #include "tensor/memory_state.h"
 #include "tensor/meta.h"
 #include "tensor/redistribute.h"
+#include "tensor/replica_sample.h"
 
 namespace meshtorch {
 using namespace internal;
@@ -66,8 +67,8 @@ bool is_dtensor(const at::Tensor& tensor) { return tensor.defined() && meta_of(t
 
 DTensor::DTensor(const at::Tensor& tensor) : at::Tensor(tensor) { distributed(tensor, "DTensor(tensor)"); }
 
-DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, const Placements& placements,
-                            const FromLocalOptions& options) {
+DTensor internal::made_of_local(const at::Tensor& local, const DeviceMesh& mesh, const Placements& placements,
+                                const FromLocalOptions& options, Values values) {
   TORCH_CHECK_VALUE(!is_dtensor(local),
                     "meshtorch: from_local was given a distributed tensor\n  do: use redistribute");
   check_dense(local, "from_local");
@@ -107,6 +108,8 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
     at::Tensor whole = wrap(std::move(mine), layout, shape, strides);
     distributed(whole, "from_local").assumed = assumed;
     distributed(whole, "from_local").origin = origin;
+    if (!options.run_check && values == Values::compared)
+      declare_replica(distributed(whole, "from_local").local, *layout, origin, shape);
     return whole;
   };
   if (!is_recorded(local) && !options.grad_placements) {
@@ -129,6 +132,11 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, con
       });
 }
 
+DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, const Placements& placements,
+                            const FromLocalOptions& options) {
+  return made_of_local(local, mesh, placements, options, Values::compared);
+}
+
 at::Tensor DTensor::to_local(const ToLocalOptions& options) const {
   const DTensorMeta& meta = distributed(*this, "to_local");
   if (!is_recorded(*this) && !options.grad_placements) {
@@ -143,8 +151,8 @@ at::Tensor DTensor::to_local(const ToLocalOptions& options) const {
   return differentiable(
       "ToLocalBackward", *this, [](const at::Tensor& x) { return shard_of(x); },
       [=](const at::Tensor& gradient) -> at::Tensor {
-        return DTensor::from_local(dense_like(gradient, stride), mesh, back,
-                                   {.shape = shape, .stride = stride});
+        return made_of_local(dense_like(gradient, stride), mesh, back, {.shape = shape, .stride = stride},
+                             Values::taken);
       });
 }
 
@@ -161,8 +169,8 @@ at::Tensor internal::redistribute_to_local(const at::Tensor& tensor, const Layou
       "RedistributeToLocalBackward", tensor,
       [=](const at::Tensor& x) { return shard_of(redistribute_tensor(x, to, options)); },
       [=, keeps_alive = from_mesh](const at::Tensor& gradient) -> at::Tensor {
-        const at::Tensor whole =
-            DTensor::from_local(dense_like(gradient, stride), mesh, back, {.shape = shape, .stride = stride});
+        const at::Tensor whole = made_of_local(dense_like(gradient, stride), mesh, back,
+                                               {.shape = shape, .stride = stride}, Values::taken);
         return redistribute_tensor(whole, from_back, {.async_op = options.async_op});
       });
 }

@@ -188,7 +188,9 @@ at::Tensor fresh_local_under(const at::Tensor& tensor, const Layout& to) {
   // Not asked of the plan, which depends on the shape, and the shape may differ between ranks.
   if (meta.layout != &to) compare_assumed(meta.assumed);
   if (meta.mesh.get() != to.mesh && meta.assumed) compare_shapes(shape, *meta.layout, to);
-  const MovedTensor moved(meta.origin);
+  // Ranks of two meshes may have made different numbers of tensors on them.
+  const TensorOrigin origin = meta.mesh.get() == to.mesh ? meta.origin : TensorOrigin();
+  const MovedTensor moved(origin);
   return redistribute_local(meta.local, shape, *meta.layout, to);
 }
 

@@ -17,6 +17,14 @@ Shape shape_of_equal_shards(c10::IntArrayRef local, const Layout& layout);
 Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout,
                               const std::optional<Shape>& claimed);
 
+// Whether ranks compare what they give under Replicate, or each takes its own: gradients are taken, and
+// results that every rank has computed for itself.
+enum class Values : std::uint8_t { compared, taken };
+
+// DTensor::from_local.
+DTensor made_of_local(const at::Tensor& local, const DeviceMesh& mesh, const Placements& placements,
+                      const FromLocalOptions& options, Values values);
+
 // The rows that all ranks of the group give, in its order. Not counted: the user did not ask for it.
 at::Tensor gather_rows_quietly(const at::Tensor& row, const Group& group);
 

@@ -133,6 +133,46 @@ const Events& disagreement_calls() {
          if (g) loss.item<float>();
          wait(mt::all_reduce(torch::ones({}), "sum", {}));
        }},
+      {"sums in another order",
+       [](bool g) {
+         const auto first = [] { wait(mt::all_reduce(torch::full({4}, 1.0), "sum", {})); };
+         const auto second = [] { wait(mt::all_reduce(torch::full({4}, 2.0), "sum", {})); };
+         if (g) {
+           second();
+           first();
+         } else {
+           first();
+           second();
+         }
+       }},
+      {"one operator's operands in another order",
+       [](bool g) {
+         const torch::Tensor first = pending();
+         const torch::Tensor second = pending();
+         torch::exp(g ? second : first);
+         torch::exp(g ? first : second);
+       }},
+      {"one operator more in the middle",
+       [](bool g) {
+         const torch::Tensor x = pending();
+         const torch::Tensor y = x * 2;
+         torch::exp(x);
+         if (g) torch::exp(y * 2);
+         torch::exp(y);
+         torch::exp(y * 3);
+       }},
+      {"one operator more in a branch",
+       [](bool g) {
+         const torch::Tensor x = pending();
+         torch::exp(g ? torch::exp(x) * x : x);
+         torch::exp(x * 2);
+       }},
+      {"local placements of which one sends nothing",
+       [](bool g) {
+         const auto placement = g ? mt::Placement(mt::Shard(0)) : mt::Placement(mt::Replicate());
+         mt::DTensor::from_local(torch::ones({3, 3}), line(), {placement}).full_tensor();
+         wait(mt::all_gather_tensor(torch::ones({3, 3}), 0, {}));
+       }},
       {"data",
        [](bool g) {
          const auto copies =
@@ -164,6 +204,15 @@ const Events& silent_calls() {
        [](bool g) {
          const auto copies = mt::DTensor::from_local(torch::ones({3, 3}), line(), {mt::Replicate()});
          copies.redistribute({mt::Shard(g ? 1 : 0)});
+       }},
+      {"own data",
+       [](bool g) {
+         mt::distribute_tensor(torch::full({3, 3}, g ? 2.0 : 1.0), line(), {mt::Replicate()},
+                               {.src_data_rank = std::nullopt});
+       }},
+      {"local data",
+       [](bool g) {
+         mt::DTensor::from_local(torch::full({3, 3}, g ? 2.0 : 1.0), line(), {mt::Replicate()});
        }},
       {"one seed more",
        [](bool g) {
