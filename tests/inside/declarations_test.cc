@@ -44,7 +44,7 @@ TEST_F(DeclarationsTest, AreToldApartByWhatTheyAreAndByTheirOrder) {
   const auto folded = [&](const std::vector<int>& numbers) {
     Declarations::OfGroup group(all_, {0, 1});
     for (const int number : numbers) declare({0, 1}, number);
-    return group.take()->hash;
+    return group.take()->calls;
   };
   EXPECT_EQ(folded({1, 2}), folded({1, 2}));
   EXPECT_NE(folded({1, 2}), folded({2, 1}));
