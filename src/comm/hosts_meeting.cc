@@ -39,6 +39,7 @@ struct FindingHead {
   std::uint64_t verdict;
   std::uint64_t number;
   std::uint64_t length;
+  std::uint64_t samples;  // how many lie behind the text
 };
 
 template <class Value>
@@ -67,7 +68,7 @@ HostsMeeting::HostsMeeting(GroupMeeting& here, Places places, c10::intrusive_ptr
 }
 
 std::size_t HostsMeeting::stage_bytes(std::size_t members) {
-  return sizeof(FindingHead) + members * (kWords + 64);  // the numbers of bring() are fewer
+  return sizeof(FindingHead) + members * (kWords + 64 + sizeof(ReplicaSample));  // the numbers of bring() are fewer
 }
 
 std::size_t HostsMeeting::most_members() const {
@@ -87,6 +88,7 @@ void HostsMeeting::bring(const GroupCall& call) {
 void HostsMeeting::meet(const GroupCall& call, bool have_all_come, milliseconds timeout) {
   here_.wait_for_all(have_all_come, timeout);
   Finding found = found_by_first([&] { return compare_hashes(call); }, timeout);
+  const std::vector<ReplicaSample> samples = std::move(found.samples);
   if (found.verdict == Verdict::equal && call.splits() != nullptr)
     found = found_by_first([&] { return compare_splits(call); }, timeout);
   MeetingSlot& mine = here_.memory().slot(static_cast<int>(places_.member));
@@ -97,6 +99,7 @@ void HostsMeeting::meet(const GroupCall& call, bool have_all_come, milliseconds 
   }
   switch (found.verdict) {
     case Verdict::equal:
+      if (here_.compares_replica()) here_.check_replica(samples, places_.world_ranks, timeout);
       return;
     case Verdict::different:
       mine.calls.store(found.number, std::memory_order_relaxed);
@@ -126,17 +129,29 @@ HostsMeeting::Finding HostsMeeting::found_by_first(const std::function<Finding()
       const std::string words = error_text(std::current_exception());
       finding = {Verdict::failed, 0, explain_(words) + "\n  backend: " + words};
     }
-    const std::size_t room = here_.stage_bytes() - sizeof(FindingHead);
+    const std::size_t samples = finding.samples.size() * sizeof(ReplicaSample);
+    const std::size_t room = here_.stage_bytes() - sizeof(FindingHead) - samples;
     const std::string text = finding.text.substr(0, room);
-    const FindingHead head{static_cast<std::uint64_t>(finding.verdict), finding.number, text.size()};
-    std::memcpy(here_.stage(), &head, sizeof(head));
-    std::memcpy(here_.stage() + sizeof(head), text.data(), text.size());
+    const FindingHead head{static_cast<std::uint64_t>(finding.verdict), finding.number, text.size(),
+                           finding.samples.size()};
+    char* end = here_.stage();
+    const auto write = [&end](const void* data, std::size_t bytes) {
+      if (bytes > 0) std::memcpy(end, data, bytes);
+      end += bytes;
+    };
+    write(&head, sizeof(head));
+    write(text.data(), text.size());
+    write(finding.samples.data(), samples);
   }
   here_.next_stage(timeout + kTimeToExplain);
   const char* stage = here_.stage_of(0);
   const auto head = value_at<FindingHead>(stage);
+  const char* text = stage + sizeof(head);
+  std::vector<ReplicaSample> samples(head.samples);
+  for (std::size_t i = 0; i < samples.size(); ++i)
+    samples[i] = value_at<ReplicaSample>(text + head.length + i * sizeof(ReplicaSample));
   return {static_cast<Verdict>(head.verdict), head.number,
-          std::string(stage + sizeof(head), static_cast<std::size_t>(head.length))};
+          std::string(text, static_cast<std::size_t>(head.length)), std::move(samples)};
 }
 
 std::vector<std::vector<char>> HostsMeeting::exchange(const std::vector<char>& mine) const {
@@ -156,15 +171,35 @@ std::vector<std::vector<char>> HostsMeeting::exchange(const std::vector<char>& m
   return shown;
 }
 
+std::vector<ReplicaSample> HostsMeeting::samples_here() const {
+  std::vector<ReplicaSample> samples(most_members());
+  for (std::size_t m = 0; m < places_.hosts[places_.host].size(); ++m)
+    samples[m] = here_.brought_by(static_cast<int>(m)).replica;
+  return samples;
+}
+
 HostsMeeting::Finding HostsMeeting::compare_hashes(const GroupCall& call) const {
   const Header mine{here_.brought_by(0).hash, here_.is_of_one_mind() ? 1U : 0U,
                     call.splits() != nullptr ? 1U : 0U};
-  for (const std::vector<char>& row : exchange(bytes_of(mine))) {
-    const auto theirs = value_at<Header>(row.data());
+  // Rows are equally long also where hosts call different things, of which one compares no replica.
+  std::vector<char> row = bytes_of(mine);
+  for (const ReplicaSample& sample : samples_here()) {
+    const std::vector<char> bytes = bytes_of(sample);
+    row.insert(row.end(), bytes.begin(), bytes.end());
+  }
+  const std::vector<std::vector<char>> rows = exchange(row);
+  Finding found;
+  if (here_.compares_replica()) found.samples.resize(places_.world_ranks.size());
+  for (std::size_t h = 0; h < rows.size(); ++h) {
+    const auto theirs = value_at<Header>(rows[h].data());
     if (theirs.hash != mine.hash || theirs.is_of_one_mind == 0 || theirs.has_splits != mine.has_splits)
       return {Verdict::different};
+    if (found.samples.empty()) continue;
+    for (std::size_t m = 0; m < places_.hosts[h].size(); ++m)
+      found.samples[static_cast<std::size_t>(places_.hosts[h][m])] =
+          value_at<ReplicaSample>(rows[h].data() + sizeof(Header) + m * sizeof(ReplicaSample));
   }
-  return {Verdict::equal};
+  return found;
 }
 
 HostsMeeting::Finding HostsMeeting::collect_words() const {

@@ -45,6 +45,7 @@ class HostsMeeting {
     Verdict verdict = Verdict::equal;
     std::uint64_t number = 0;  // from which all go on
     std::string text = {};
+    std::vector<ReplicaSample> samples = {};  // of all members, where the call compares a replica
   };
 
   bool is_first() const { return places_.member == 0; }
@@ -55,6 +56,8 @@ class HostsMeeting {
   std::size_t most_members() const;
 
   Finding compare_hashes(const GroupCall& call) const;
+  // What the members of this host show of a replica, in a row as long as that of any other host.
+  std::vector<ReplicaSample> samples_here() const;
   Finding collect_words() const;
   Finding compare_splits(const GroupCall& call) const;
 

@@ -50,12 +50,9 @@ GroupMeeting::GroupMeeting(MeetingMemory& memory, int rank, Company company)
       number_in_record_(company_.record ? company_.record->number_of({company_.world_ranks}) : 0),
       patience_(kLongestWatch) {
   if (company_.declarations) {
-    declared_in_group_ = std::make_unique<Declarations::OfGroup>(
-        company_.declarations, company_.whole_group.empty() ? company_.world_ranks : company_.whole_group);
-    // Members that meet elsewhere too compare here among themselves only, and could not be told.
-    if (company_.whole_group.empty())
-      replicas_in_group_ =
-          std::make_unique<Replicas::OfGroup>(company_.declarations->replicas(), company_.world_ranks);
+    const auto& members = company_.whole_group.empty() ? company_.world_ranks : company_.whole_group;
+    declared_in_group_ = std::make_unique<Declarations::OfGroup>(company_.declarations, members);
+    replicas_in_group_ = std::make_unique<Replicas::OfGroup>(company_.declarations->replicas(), members);
   }
   TORCH_INTERNAL_ASSERT(size() == static_cast<int>(memory_.size) && size() < (1 << 16));
 }
@@ -106,7 +103,11 @@ void GroupMeeting::check_usable() const {
 void GroupMeeting::meet(const GroupCall& call, bool have_all_come, milliseconds timeout) {
   wait_for_all(have_all_come, timeout);
   if (!is_of_one_mind()) disagree(call, timeout);
-  if (compares_replica_) check_replica(timeout);
+  if (compares_replica_) {
+    std::vector<ReplicaSample> shown;
+    for (int r = 0; r < size(); ++r) shown.push_back(brought_by(r).replica);
+    check_replica(shown, company_.world_ranks, timeout);
+  }
   if (call.splits() != nullptr) check_splits(call, timeout);
 }
 
@@ -151,15 +152,14 @@ void GroupMeeting::check_splits(const GroupCall& call, milliseconds timeout) {
   mismatch(problem);
 }
 
-void GroupMeeting::check_replica(milliseconds timeout) {
-  std::vector<ReplicaSample> shown;
-  for (int r = 0; r < size(); ++r) shown.push_back(brought_by(r).replica);
+void GroupMeeting::check_replica(const std::vector<ReplicaSample>& shown, const std::vector<int>& world_ranks,
+                                 milliseconds timeout) {
   const std::optional<std::string> name = replicas_in_group_->compare(shown);
   if (!name) return;
   gather_inside(timeout);  // peers may still read what this rank shows
   leave();
   const std::string problem =
-      "ranks hold different values of a replica\n  " + *name + list_of_holders(company_.world_ranks, shown);
+      "ranks hold different values of a replica\n  " + *name + list_of_holders(world_ranks, shown);
   note_failure(problem);
   throw DisagreementError(
       {__func__, __FILE__, __LINE__},

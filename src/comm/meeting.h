@@ -84,6 +84,12 @@ class GroupMeeting {
   void wait_for_all(bool have_all_come, std::chrono::milliseconds timeout);
   bool is_of_one_mind() const;
   std::string words(const GroupCall& call) const;
+  // Returns true if the latest call compares a replica, a sample of which every member has brought.
+  bool compares_replica() const { return compares_replica_; }
+  // Throws if these samples, one from each of these world ranks, differ as they did at the replica's turn
+  // before. Blocks until every member is here before it throws.
+  void check_replica(const std::vector<ReplicaSample>& shown, const std::vector<int>& world_ranks,
+                     std::chrono::milliseconds timeout);
   // Blocks until every member has filled its next stage, which can be read afterwards.
   void next_stage(std::chrono::milliseconds timeout);
   // Blocks until every member is here. Thread ranks read each other's memory until then, so that they never
@@ -168,8 +174,6 @@ class GroupMeeting {
   void check_splits(const GroupCall& call, std::chrono::milliseconds timeout);
   // Whether the call of this number compares a replica.
   bool has_turn(const GroupCall& call, std::uint64_t number) const;
-  // Throws if a replica that all members hold differs, as it did at its turn before.
-  void check_replica(std::chrono::milliseconds timeout);
 
   static constexpr std::uint64_t kCallsPerReplica = 8;
   // Watching pays up to what sleeping and being woken cost.

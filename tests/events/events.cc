@@ -173,6 +173,16 @@ const Events& disagreement_calls() {
          mt::DTensor::from_local(torch::ones({3, 3}), line(), {placement}).full_tensor();
          wait(mt::all_gather_tensor(torch::ones({3, 3}), 0, {}));
        }},
+      {"an update of a parameter",
+       [](bool g) {
+         const mt::DTensor weight = mt::distribute_tensor(torch::ones({5, 3}), line(), {mt::Replicate()});
+         const mt::DTensor bias = mt::distribute_tensor(torch::ones({3}), line(), {mt::Replicate()});
+         for (int step = 0; step < 100; ++step) {
+           weight.to_local().add_(g && step == 20 ? 2 : 1);
+           bias.to_local().add_(1);
+           wait(mt::all_reduce(torch::ones({4}), "sum", {}));
+         }
+       }},
       {"data",
        [](bool g) {
          const auto copies =
