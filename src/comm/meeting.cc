@@ -49,12 +49,19 @@ GroupMeeting::GroupMeeting(MeetingMemory& memory, int rank, Company company)
       may_watch_(company_.ranks_on_host <= cores()),
       number_in_record_(company_.record ? company_.record->number_of({company_.world_ranks}) : 0),
       patience_(kLongestWatch) {
-  if (company_.declarations) {
-    const auto& members = company_.whole_group.empty() ? company_.world_ranks : company_.whole_group;
-    declared_in_group_ = std::make_unique<Declarations::OfGroup>(company_.declarations, members);
-    replicas_in_group_ = std::make_unique<Replicas::OfGroup>(company_.declarations->replicas(), members);
-  }
+  if (company_.declarations)
+    declared_in_group_ = std::make_unique<Declarations::OfGroup>(company_.declarations, members());
+  replicas_in_group_ = replicas();
   TORCH_INTERNAL_ASSERT(size() == static_cast<int>(memory_.size) && size() < (1 << 16));
+}
+
+const std::vector<int>& GroupMeeting::members() const {
+  return company_.whole_group.empty() ? company_.world_ranks : company_.whole_group;
+}
+
+std::unique_ptr<Replicas::OfGroup> GroupMeeting::replicas() const {
+  if (!company_.declarations) return nullptr;
+  return std::make_unique<Replicas::OfGroup>(company_.declarations->replicas(), members());
 }
 
 bool GroupMeeting::come(const GroupCall& call, std::unique_ptr<Declared> declared) {
@@ -158,8 +165,13 @@ void GroupMeeting::check_replica(const std::vector<ReplicaSample>& shown, const 
   if (!name) return;
   gather_inside(timeout);  // peers may still read what this rank shows
   leave();
+  replicas_differ(*name, shown, world_ranks);
+}
+
+void GroupMeeting::replicas_differ(const std::string& name, const std::vector<ReplicaSample>& shown,
+                                   const std::vector<int>& world_ranks) const {
   const std::string problem =
-      "ranks hold different values of a replica\n  " + *name + list_of_holders(world_ranks, shown);
+      "ranks hold different values of a replica\n  " + name + list_of_holders(world_ranks, shown);
   note_failure(problem);
   throw DisagreementError(
       {__func__, __FILE__, __LINE__},

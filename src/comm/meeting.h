@@ -86,6 +86,12 @@ class GroupMeeting {
   std::string words(const GroupCall& call) const;
   // Returns true if the latest call compares a replica, a sample of which every member has brought.
   bool compares_replica() const { return compares_replica_; }
+  // Returns the turns of this group through its replicas, for calls that have an order of their own; null if
+  // nothing is declared.
+  std::unique_ptr<Replicas::OfGroup> replicas() const;
+  // Throws that the ranks hold different values of the replica of this name.
+  [[noreturn]] void replicas_differ(const std::string& name, const std::vector<ReplicaSample>& shown,
+                                    const std::vector<int>& world_ranks) const;
   // Throws if these samples, one from each of these world ranks, differ as they did at the replica's turn
   // before. Blocks until every member is here before it throws.
   void check_replica(const std::vector<ReplicaSample>& shown, const std::vector<int>& world_ranks,
@@ -172,6 +178,8 @@ class GroupMeeting {
   // All ranks are here, and not all of one mind: they tell each other what they called, and throw.
   [[noreturn]] void disagree(const GroupCall& call, std::chrono::milliseconds timeout);
   void check_splits(const GroupCall& call, std::chrono::milliseconds timeout);
+  // The world ranks of the group, also of those that meet elsewhere.
+  const std::vector<int>& members() const;
   // Whether the call of this number compares a replica.
   bool has_turn(const GroupCall& call, std::uint64_t number) const;
 

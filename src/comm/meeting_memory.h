@@ -68,6 +68,7 @@ struct alignas(64) Notice {
   std::atomic<std::uint64_t> taken = 0;   // the parts of all others were taken
   std::atomic<std::uint64_t> has_words = 0;
   CallHash hash;
+  ReplicaSample replica;
   char address[96];  // of the segment that holds the part
   char words[2048];  // the call, when ranks disagree
 };

@@ -26,7 +26,9 @@ NoticeBoard::Posting::Posting(NoticeBoard& board, std::shared_ptr<void> keeps_al
     : keeps_alive_(std::move(keeps_alive)), board_(board), lane_(lane), number_(number) {}
 
 NoticeBoard::Posting::~Posting() {
-  if (!is_over_) board_.mark_taken(lane_, number_);
+  if (is_over_) return;
+  if (shows_replica_) board_.replicas_->pass_over();
+  board_.mark_taken(lane_, number_);
 }
 
 void NoticeBoard::Posting::finish() {
@@ -37,6 +39,7 @@ void NoticeBoard::Posting::finish() {
   const std::size_t place = record == nullptr ? 0 : record->begin_again(place_in_record_);
   try {
     board_.agree(lane_, number_, words);
+    board_.compare_replicas(lane_, number_);
     std::vector<const char*> shown;
     for (const auto& room : board_.state(lane_).places[place_of(number_)].rooms)
       shown.push_back(static_cast<const char*>(room->data()));
@@ -100,9 +103,12 @@ std::shared_ptr<NoticeBoard::Posting> NoticeBoard::post(Lane lane, const GroupCa
   part.fill(static_cast<char*>(place.mine->data()));
   mine.hash = call.hash();
   mine.hash.add(number);
+  const bool may_show = lane == Lane::reduce && replicas_ != nullptr;
+  if (may_show) mine.replica = replicas_->sample();
   mine.number.store(number);
   meeting_.ring_bell();
   auto posting = std::make_shared<Posting>(*this, std::move(keeps_alive), lane, number);
+  posting->shows_replica_ = may_show && mine.replica.id != 0;
   posting->place_in_record_ = keep(lane, number, call);
   if (is_larger) open_rooms(lane, number, part.words);
   posting->take_ = std::move(part.take);
@@ -159,6 +165,14 @@ void NoticeBoard::agree(Lane lane, std::uint64_t number, const std::function<std
         {meeting_.world_rank(r), number, has_words ? theirs.words : "another one, which it gave up"});
   }
   meeting_.disagreement(table_of(calls));
+}
+
+void NoticeBoard::compare_replicas(Lane lane, std::uint64_t number) {
+  if (lane != Lane::reduce || replicas_ == nullptr) return;
+  std::vector<ReplicaSample> shown;
+  for (int r = 0; r < meeting_.size(); ++r) shown.push_back(notice(r, lane, number).replica);
+  if (const auto name = replicas_->compare(shown))
+    meeting_.replicas_differ(*name, shown, meeting_.world_ranks());
 }
 
 void NoticeBoard::mark_taken(Lane lane, std::uint64_t number) {

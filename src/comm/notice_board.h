@@ -45,6 +45,7 @@ class NoticeBoard {
     const Lane lane_;
     const std::uint64_t number_;
     bool is_over_ = false;
+    bool shows_replica_ = false;
     std::size_t place_in_record_ = 0;
     Take take_;
     std::function<std::string()> words_;
@@ -61,7 +62,8 @@ class NoticeBoard {
     std::function<std::string()> words;
   };
 
-  NoticeBoard(GroupMeeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
+  NoticeBoard(GroupMeeting& meeting, int rank)
+      : meeting_(meeting), rank_(rank), replicas_(meeting.replicas()) {}
 
   // Blocks only while a peer has not taken what was posted two calls before, and where more memory is needed
   // than any call before it needed. A call of its own that is still under way in that place is finished
@@ -91,12 +93,15 @@ class NoticeBoard {
   void make_room(Place& place, Notice& mine, std::size_t bytes);
   void open_rooms(Lane lane, std::uint64_t number, const std::function<std::string()>& words);
   void agree(Lane lane, std::uint64_t number, const std::function<std::string()>& words);
+  // Throws if a replica that the ranks show with their reductions differs, as it did at its turn before.
+  void compare_replicas(Lane lane, std::uint64_t number);
   void mark_taken(Lane lane, std::uint64_t number);
   // Keeps a call that was posted; gives its place in the record.
   std::size_t keep(Lane lane, std::uint64_t number, const GroupCall& call);
 
   GroupMeeting& meeting_;
   const int rank_;
+  const std::unique_ptr<Replicas::OfGroup> replicas_;  // null if nothing is declared
   std::chrono::milliseconds timeout_{};
   std::array<LaneState, kNoticeLanes> lanes_;
 };

@@ -53,16 +53,21 @@ std::shared_ptr<const Replica> Replicas::OfGroup::next_alive() {
 }
 
 ReplicaSample Replicas::OfGroup::sample() {
-  shown_ = next_alive();
-  if (!shown_) return {};
-  const std::uint64_t id = shown_->id();
+  if (shown_) return {};
+  auto next = next_alive();
+  if (!next) return {};
+  const std::uint64_t id = next->id();
   const auto suspect = suspects_.find(id);
   const std::uint64_t round = id > last_ ? round_ : round_ + 1;
-  const auto checksum = shown_->checksum(suspect == suspects_.end() ? round : suspect->second);
-  return checksum ? ReplicaSample{id, *checksum} : ReplicaSample();
+  const std::uint64_t part = suspect == suspects_.end() ? round : suspect->second;
+  const auto checksum = next->checksum(part);
+  if (!checksum) return {};
+  shown_ = std::move(next);
+  return {id, part, *checksum};
 }
 
 std::optional<std::string> Replicas::OfGroup::compare(const std::vector<ReplicaSample>& shown) {
+  const auto mine = std::exchange(shown_, nullptr);
   const auto steps_from_last = [this](std::uint64_t id) { return id - last_ - 1; };  // round the end
   std::optional<std::uint64_t> id;
   for (const ReplicaSample& one : shown) {
@@ -71,14 +76,16 @@ std::optional<std::string> Replicas::OfGroup::compare(const std::vector<ReplicaS
   if (!id) return std::nullopt;
   if (*id <= last_) ++round_;
   last_ = *id;
-  if (!std::ranges::all_of(shown, [&](const ReplicaSample& one) { return one.id == last_; })) return std::nullopt;
+  const std::uint64_t part = shown[0].part;
+  const auto is_comparable = [&](const ReplicaSample& one) { return one.id == last_ && one.part == part; };
+  if (!mine || !std::ranges::all_of(shown, is_comparable)) return std::nullopt;
   if (std::ranges::all_of(shown, [&](const ReplicaSample& one) { return one.checksum == shown[0].checksum; })) {
     suspects_.erase(last_);
     return std::nullopt;
   }
-  if (suspects_.try_emplace(last_, round_).second) return std::nullopt;
+  if (suspects_.try_emplace(last_, part).second) return std::nullopt;
   suspects_.erase(last_);
-  return shown_->name();
+  return mine->name();
 }
 
 }  // namespace meshtorch::internal

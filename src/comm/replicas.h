@@ -12,9 +12,10 @@
 
 namespace meshtorch::internal {
 
-// What a rank shows of a part of one replica. Ranks compare samples of the same id only.
+// What a rank shows of a part of one replica. Ranks compare samples of the same part only.
 struct ReplicaSample {
   std::uint64_t id = 0;  // 0: nothing is shown
+  std::uint64_t part = 0;
   std::uint64_t checksum = 0;
 };
 
@@ -55,8 +56,10 @@ class Replicas {
     OfGroup(const OfGroup&) = delete;
     OfGroup& operator=(const OfGroup&) = delete;
 
-    // Returns what this rank shows at the group's next turn.
+    // Returns what this rank shows at the group's next turn; nothing if it has not compared the turn before.
     ReplicaSample sample();
+    // Goes on without comparing what was shown.
+    void pass_over() { shown_ = nullptr; }
     // Takes what the members showed at that turn. Returns the name of the replica if it differs again.
     std::optional<std::string> compare(const std::vector<ReplicaSample>& shown);
 
@@ -68,7 +71,7 @@ class Replicas {
     const std::shared_ptr<Replicas> all_;
     const std::vector<int> world_ranks_;  // in ascending order
     std::map<std::uint64_t, std::shared_ptr<const Replica>> held_by_all_;  // under the mutex of `all_`
-    std::shared_ptr<const Replica> shown_;
+    std::shared_ptr<const Replica> shown_;  // null between turns
     std::uint64_t last_ = 0;                           // the id of the latest turn
     std::uint64_t round_ = 0;                          // how often all were shown
     std::map<std::uint64_t, std::uint64_t> suspects_;  // the part that differed, by the replica's id

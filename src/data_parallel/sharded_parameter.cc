@@ -11,6 +11,7 @@
 #include "meshtorch/distribute_module.h"
 #include "tensor/from_local.h"
 #include "tensor/redistribute.h"
+#include "tensor/replica_sample.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -148,8 +149,10 @@ void ShardedParameter::distribute(const DataMesh& data, std::optional<int> sourc
   const DTensorMeta* meta = meta_of(parameter_);
   const at::Tensor whole = meta == nullptr ? parameter_.detach() : meta->local;
   wait_pending(whole);
-  replace_data(parameter_, wrap(first_shard(whole, data, dim_, mine_, source), sharded_layout_,
-                                parameter_.sizes(), dense_strides(parameter_.sizes())));
+  const at::Tensor sharded = wrap(first_shard(whole, data, dim_, mine_, source), sharded_layout_,
+                                  parameter_.sizes(), dense_strides(parameter_.sizes()));
+  declare_parameter_replica(distributed(sharded, "fully_shard"), name_, parameter_.sizes().vec());
+  replace_data(parameter_, sharded);
 }
 
 void ShardedParameter::replace(const at::Tensor& by) {

@@ -96,7 +96,7 @@ at::Tensor source_as_lies(const at::Tensor& src, const at::Tensor& like) {
 // a sum that is pending, since no cast hides in the copy. What was pending before the copy is not reduced:
 // what is copied becomes terms like that. Else what the rule says.
 at::Tensor& copy_into(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
-  const DTensorMeta* to = meta_of(self);
+  DTensorMeta* to = meta_of(self);
   // What an operator makes inside has stand-ins too, on a rank outside the mesh.
   if (to == nullptr)
     return self.copy_(InsideComposite::is_any() ? whole_local(src) : whole(src), non_blocking);
@@ -111,6 +111,7 @@ at::Tensor& copy_into(at::Tensor& self, const at::Tensor& src, bool non_blocking
   const at::Tensor source = is_alike ? from->local : source_as_lies(src, self);
   to->local.copy_(source, non_blocking);
   note_write(to->local);
+  to->origin = from != nullptr ? from->origin : TensorOrigin();
   if (to->write_back) write_through(self);
   return self;
 }

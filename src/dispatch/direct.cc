@@ -45,14 +45,14 @@ namespace {
 // A call while its key is being built: tensors first, then numbers, then what else is in the key.
 class KnownCall {
  public:
-  explicit KnownCall(const OperatorInfo& info) : info_(info) {
+  explicit KnownCall(const OperatorInfo& info) : origin_(info) {
     looked_up_.key.push_back(reinterpret_cast<std::int64_t>(&info));
   }
 
   void append(const at::Tensor& tensor, std::size_t argument) {
     const DTensorMeta* meta = meta_of(tensor);
     append_tensor(looked_up_.key, tensor, meta, argument, -1);
-    of_operands_ = with_operand(of_operands_, meta);
+    origin_.add(meta, argument);
     if (meta == nullptr) {
       is_for_handler_ |= known_number(tensor) == KnownNumber::no;
       return;
@@ -97,18 +97,17 @@ class KnownCall {
   }
 
   void mark_written(at::Tensor& self) const {
-    distributed(self, "a direct call").origin = origin_of_result(info_, of_operands_, 0);
+    origin_.mark(distributed(self, "a direct call"), 0);
   }
   at::Tensor marked(at::Tensor result) const {
     DTensorMeta& meta = distributed(result, "a direct call");
-    meta.origin = origin_of_result(info_, of_operands_, 0);
+    origin_.mark(meta, 0);
     if (assumed_ && !meta.layout->is_replicated) meta.assumed = assumed_;
     return result;
   }
 
  private:
-  const OperatorInfo& info_;
-  std::uint64_t of_operands_ = 0;
+  OriginOfCall origin_;
   Handler::LookedUp looked_up_;
   bool is_looked_up_ = false;
   MeshImpl* mesh_ = nullptr;

@@ -330,12 +330,12 @@ void Handler::carry_back() const {
 void Handler::wrap_results(const Decision& decision, const torch::jit::Stack& arguments) {
   const std::size_t count = info_.returned_argument.size();
   std::size_t next = 0;
-  std::uint64_t of_operands = 0;
-  for (const Operand& operand : operands_) of_operands = with_operand(of_operands, operand.meta);
+  OriginOfCall origin(info_);
+  for (const Operand& operand : operands_) origin.add(operand.meta, operand.argument);
   for (std::size_t i = 0; info_.writes && i < operands_.size(); ++i) {
     const Operand& operand = operands_[i];
     if (operand.meta != nullptr && info_.arguments[operand.argument].is_written)
-      operand.meta->origin = origin_of_result(info_, of_operands, i);
+      origin.mark(*operand.meta, i);
   }
   ResultPlan measured;
   const auto plan_of_next = [&](const at::Tensor& local) -> const ResultPlan& {
@@ -352,7 +352,7 @@ void Handler::wrap_results(const Decision& decision, const torch::jit::Stack& ar
                                       : wrap(std::move(local), plan.layout, plan.sizes, plan.strides);
     DTensorMeta& meta = distributed(result, "a result");
     if (assumed_ && !plan.layout->is_replicated) meta.assumed = assumed_;
-    meta.origin = origin_of_result(info_, of_operands, index);
+    origin.mark(meta, index);
     return result;
   };
   for (std::size_t r = 0; r < count; ++r) {

@@ -19,15 +19,31 @@ struct Operand {
 };
 using Operands = c10::SmallVector<Operand, 6>;
 
-// The origin of a result: what its operands were made of, one after the other, and the operator. A plain
-// tensor is one like any other.
-inline std::uint64_t with_operand(std::uint64_t of_operands, const DTensorMeta* meta) {
-  return combined(of_operands, meta != nullptr ? meta->origin.id : 1);
-}
-inline TensorOrigin origin_of_result(const OperatorInfo& info, std::uint64_t of_operands,
-                                     std::size_t result) {
-  return {combined(combined(of_operands, info.as_maker.id), result), info.as_maker.maker};
-}
+// What the results of a call are made of: its operands, one after the other, and the operator. A plain tensor
+// is one like any other. A copy has the origin of what it is a copy of: whether LibTorch copies a gradient
+// depends on who else holds it, which may be one rank.
+class OriginOfCall {
+ public:
+  explicit OriginOfCall(const OperatorInfo& info) : info_(info) {}
+  void add(const DTensorMeta* meta, std::size_t argument) {
+    operands_ = combined(operands_, meta != nullptr ? meta->origin.id : 1);
+    if (static_cast<int>(argument) == info_.copied_argument) copied_ = meta;
+  }
+  // Says of a result what it is made of; and, if it is the same tensor again, that it is the same replica.
+  void mark(DTensorMeta& result, std::size_t index) const {
+    if (copied_ == nullptr) {
+      result.origin = {combined(combined(operands_, info_.as_maker.id), index), info_.as_maker.maker};
+      return;
+    }
+    result.origin = copied_->origin;
+    if (info_.is_view) result.replica = copied_->replica;
+  }
+
+ private:
+  const OperatorInfo& info_;
+  std::uint64_t operands_ = 0;
+  const DTensorMeta* copied_ = nullptr;
+};
 
 // Calls visit(tensor, argument, element) for the tensors that are given, in schema order.
 template <typename Visit>

@@ -166,10 +166,25 @@ TensorOrigin maker_named(const std::string& name) {
   return {hash.short_form(), names->insert(name).first->c_str()};
 }
 
+// "add.Tensor" of "add_.Tensor".
+std::string name_of_functional(std::string name) {
+  const std::size_t end = std::min(name.find('.'), name.size());
+  if (end > 1 && name[end - 1] == '_' && name[end - 2] != '_') name.erase(end - 1, 1);
+  return name;
+}
+
+int copied_argument_of(const std::string& name) {
+  if (name == "detach" || name == "alias" || name == "clone") return 0;
+  return name == "copy_" ? 1 : -1;
+}
+
 }  // namespace
 
 OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle)
-    : op(handle), name(rule_name(handle.operator_name())), as_maker(maker_named(name)) {
+    : op(handle),
+      name(rule_name(handle.operator_name())),
+      as_maker(maker_named(name_of_functional(name))),
+      copied_argument(copied_argument_of(name)) {
   const c10::FunctionSchema& schema = op.schema();
   for (const c10::Argument& a : schema.arguments()) {
     ArgumentInfo info;

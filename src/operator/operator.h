@@ -39,7 +39,8 @@ struct MESHTORCH_FOR_PYTHON OperatorInfo {
 
   c10::OperatorHandle op;
   std::string name;       // "add.Tensor", with the namespace if it is not aten
-  TensorOrigin as_maker;  // of what it makes of nothing
+  TensorOrigin as_maker;  // of what it makes of nothing; an operator in place is the functional one
+  int copied_argument;    // the one whose values the result has, -1 if there is none
   std::vector<ArgumentInfo> arguments;
   std::vector<std::size_t> key_arguments;  // those that are in the key
   std::vector<std::size_t> numbers;  // values (alpha, other), of which the key has whether they are zero

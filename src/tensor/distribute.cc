@@ -134,9 +134,10 @@ DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, cons
   if (local.is_alias_of(tensor) || local.numel() != data.numel() ||
       local.strides() != at::IntArrayRef(local_strides))
     local = at::empty_strided(local.sizes(), local_strides, local.options()).copy_(local);
-  declare_replica(local, *layout, made, tensor.sizes().vec());
   DTensor result = as_leaf(std::move(local), layout, tensor.sizes(), strides, tensor.requires_grad());
-  distributed(result, "distribute_tensor").origin = made;
+  DTensorMeta& meta = distributed(result, "distribute_tensor");
+  meta.origin = made;
+  declare_replica(meta, tensor.sizes().vec());
   return result;
 }
 

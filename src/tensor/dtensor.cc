@@ -106,10 +106,10 @@ DTensor internal::made_of_local(const at::Tensor& local, const DeviceMesh& mesh,
     if (options.run_check) mine = copies_of_first(std::move(mine), *layout);
     if (layout->has_partial) note_exposed(mine);
     at::Tensor whole = wrap(std::move(mine), layout, shape, strides);
-    distributed(whole, "from_local").assumed = assumed;
-    distributed(whole, "from_local").origin = origin;
-    if (!options.run_check && values == Values::compared)
-      declare_replica(distributed(whole, "from_local").local, *layout, origin, shape);
+    DTensorMeta& meta = distributed(whole, "from_local");
+    meta.assumed = assumed;
+    meta.origin = origin;
+    if (!options.run_check && values == Values::compared) declare_replica(meta, shape);
     return whole;
   };
   if (!is_recorded(local) && !options.grad_placements) {

@@ -14,6 +14,7 @@ c10::intrusive_ptr<c10::BackendMeta> DTensorMeta::clone(const c10::intrusive_ptr
   copy->write_back = write_back;
   copy->assumed = assumed;
   copy->origin = origin;
+  copy->replica = replica;
   if (!reduced.is_empty()) copy->reduced.set(reduced.get());
   return copy;
 }

@@ -70,6 +70,8 @@ struct DTensorMeta final : c10::BackendMeta {
   std::shared_ptr<const WriteBack> write_back;
   AssumedShapePtr assumed;  // null if the shape is known
   TensorOrigin origin;
+  // Kept by the tensors that have the memory of a replica that ranks compare; null for others.
+  std::shared_ptr<const void> replica;
   ReductionSlot reduced;  // empty if no operator has read the whole of a pending tensor
 
   // set_data() and its kin copy the meta: each tensor has its own.

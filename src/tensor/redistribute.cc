@@ -5,6 +5,7 @@
 
 #include "autograd/differentiable.h"
 #include "comm/pending.h"
+#include "tensor/declare_layout.h"
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
 
@@ -20,7 +21,10 @@ at::Tensor moved(const at::Tensor& tensor, const Layout* to, const RedistributeO
     result = to == meta.layout ? result.alias() : result.clone(at::MemoryFormat::Contiguous);
   }
   at::Tensor made = wrap(std::move(result), to, tensor.sizes(), tensor.strides());
-  distributed(made, "redistribute").origin = meta.origin;
+  // Ranks of two meshes may have made different numbers of tensors on them.
+  distributed(made, "redistribute").origin =
+      meta.mesh.get() == to->mesh ? meta.origin
+                                  : origin_of_made("redistribute", *to, made.scalar_type());
   return made;
 }
 

@@ -2,6 +2,7 @@
 #include "tensor/replica_sample.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/StringUtil.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -11,10 +12,12 @@
 #include <vector>
 
 #include "comm/agreement.h"
+#include "comm/host_tensor.h"
 #include "comm/pending.h"
 #include "comm/replicas.h"
 #include "mesh/mesh_impl.h"
 #include "safetensors/checksum.h"
+#include "tensor/declare_layout.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -91,61 +94,87 @@ std::vector<int> in_order(const MeshImpl::Numbers& ranks) {
 // What is said of a tensor when its replicas differ.
 struct Description {
   std::string text() const {
-    return c10::str(origin.maker == nullptr ? "tensor" : origin.maker, "(", c10::toString(type),
-                    c10::IntArrayRef(shape), ", ", to_string(placements), ")");
+    return c10::str(name, "(", c10::toString(type), c10::IntArrayRef(shape), ", ", to_string(placements), ")");
   }
-  TensorOrigin origin;
+  std::string name;
   c10::ScalarType type;
   Shape shape;
   Placements placements;
 };
 
-// Does not keep the tensor alive.
+// Does not keep the tensor or its memory alive.
 class TensorReplica final : public Replica {
  public:
-  TensorReplica(const at::Tensor& local, std::vector<int> world_ranks, std::shared_ptr<const Description> description)
-      : Replica(std::move(world_ranks), description->origin.id),
-        local_(local.getIntrusivePtr()),
+  TensorReplica(const DTensorMeta& tensor, std::vector<int> world_ranks, Description description)
+      : Replica(std::move(world_ranks), tensor.origin.id),
+        tensor_(tensor.replica),
+        storage_(tensor.local.storage().getWeakStorageImpl()),
+        sizes_(tensor.local.sizes().vec()),
+        strides_(tensor.local.strides().vec()),
+        offset_(tensor.local.storage_offset()),
         description_(std::move(description)) {}
 
-  std::string name() const override { return description_->text(); }
-  bool is_alive() const override { return !local_.expired(); }
+  std::string name() const override { return description_.text(); }
+  bool is_alive() const override { return !tensor_.expired() && !storage_.expired(); }
   std::optional<std::uint64_t> checksum(std::uint64_t part) const override {
-    auto impl = local_.lock();
-    if (!impl) return std::nullopt;
-    const at::Tensor held(std::move(impl));
+    auto storage = storage_.lock();
+    if (!storage) return std::nullopt;
+    const at::Tensor held = at::empty({0}, on_host(description_.type))
+                                .set_(c10::Storage(std::move(storage)), offset_, sizes_, strides_);
     if (!can_be_read(held)) return std::nullopt;
     return checksum_of_part(held, part);
   }
 
  private:
-  const c10::weak_intrusive_ptr<c10::TensorImpl> local_;
-  const std::shared_ptr<const Description> description_;
+  const std::weak_ptr<const void> tensor_;
+  const c10::weak_intrusive_ptr<c10::StorageImpl> storage_;
+  const Shape sizes_;
+  const Shape strides_;
+  const std::int64_t offset_;
+  const Description description_;
 };
+
+// The axes along which ranks compare the tensor; none if they do not.
+std::vector<int> compared_axes(const DTensorMeta& tensor) {
+  if (!tensor.mesh->coordinate() || !can_be_read(tensor.local)) return {};
+  return replicate_axes(*tensor.layout);
+}
+
+void add_to(Replicas& replicas, DTensorMeta& tensor, const MeshImpl::Numbers& ranks, Description description) {
+  if (tensor.origin.id == 0) return;
+  tensor.replica = std::make_shared<char>();
+  replicas.add(std::make_shared<TensorReplica>(tensor, in_order(ranks), std::move(description)));
+}
 
 }  // namespace
 
-void declare_replica(const at::Tensor& local, const Layout& layout, const TensorOrigin& origin,
-                     const Shape& shape) {
-  const MeshImpl& mesh = *layout.mesh;
-  if (!mesh.coordinate() || !can_be_read(local)) return;
-  const auto replicas = compared_replicas();
+void declare_replica(DTensorMeta& tensor, const Shape& shape) {
+  const std::vector<int> axes = compared_axes(tensor);
+  const auto replicas = axes.empty() ? nullptr : compared_replicas();
   if (!replicas) return;
-  const std::vector<int> axes = replicate_axes(layout);
-  if (axes.empty()) return;
+  const MeshImpl& mesh = *tensor.mesh;
   const MeshImpl::Numbers ranks = mesh.ranks_along(axes);
-
-  const auto description =
-      std::make_shared<const Description>(Description{origin, local.scalar_type(), shape, layout.placements});
-  const std::uint64_t checksum = checksum_of_ends(local);
+  const char* maker = tensor.origin.maker;
+  const Description description{maker == nullptr ? "tensor" : maker, tensor.local.scalar_type(), shape,
+                                tensor.layout->placements};
+  const std::uint64_t checksum = checksum_of_ends(tensor.local);
   CallHash hash;
-  hash.add(origin.id);
+  hash.add(tensor.origin.id);
   hash.add(checksum);
   const auto words = [description, checksum] {
-    return c10::str("values of ", description->text(), ": ", std::hex, checksum);
+    return c10::str("values of ", description.text(), ": ", std::hex, checksum);
   };
   declare(ranks, hash, words, [&] { return mesh.group(axes); }, DeclaredKind::values);
-  if (origin.id != 0) replicas->add(std::make_shared<TensorReplica>(local, in_order(ranks), description));
+  add_to(*replicas, tensor, ranks, description);
+}
+
+void declare_parameter_replica(DTensorMeta& tensor, const std::string& name, const Shape& shape) {
+  tensor.origin = origin_of_made("parameter", *tensor.layout, tensor.local.scalar_type());
+  const std::vector<int> axes = compared_axes(tensor);
+  const auto replicas = axes.empty() ? nullptr : compared_replicas();
+  if (!replicas) return;
+  add_to(*replicas, tensor, tensor.mesh->ranks_along(axes),
+         {"parameter " + name, tensor.local.scalar_type(), shape, tensor.layout->placements});
 }
 
 }  // namespace meshtorch::internal

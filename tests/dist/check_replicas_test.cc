@@ -1,6 +1,8 @@
 // What is called Replicate is compared where that is asked for.
 #include <meshtorch/check_replicas.h>
 
+#include <cstdlib>
+
 #include "numbers.h"
 
 namespace meshtorch::testing {
@@ -10,7 +12,14 @@ using mt::DTensor;
 using mt::Replicate;
 using mt::Shard;
 
-TEST(CheckReplicas, NamesTheRanksThatHoldSomethingElse) {
+// Ranks do not compare replicas by themselves.
+class CheckReplicas : public ::testing::Test {
+ protected:
+  void SetUp() override { setenv("MESHTORCH_AGREEMENT", "calls", 1); }
+  void TearDown() override { unsetenv("MESHTORCH_AGREEMENT"); }
+};
+
+TEST_F(CheckReplicas, NamesTheRanksThatHoldSomethingElse) {
   on_ranks(4, [](int rank) {
     const auto mesh = mt::init_device_mesh(torch::kCPU, {4}, {"dp"});
     const torch::Tensor mine = torch::full({2, 3}, rank == 2 ? 1.5 : 1.0);
@@ -27,7 +36,7 @@ TEST(CheckReplicas, NamesTheRanksThatHoldSomethingElse) {
   });
 }
 
-TEST(CheckReplicas, LooksAlongTheReplicatedAxesOnly) {
+TEST_F(CheckReplicas, LooksAlongTheReplicatedAxesOnly) {
   on_ranks(4, [](int rank) {
     const auto mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"dp", "tp"});
     const auto tensor_of = [&](double value) {
@@ -42,7 +51,7 @@ TEST(CheckReplicas, LooksAlongTheReplicatedAxesOnly) {
   });
 }
 
-TEST(CheckReplicas, AScopeFindsWhereRanksCameApart) {
+TEST_F(CheckReplicas, AScopeFindsWhereRanksCameApart) {
   on_ranks(2, [](int rank) {
     const auto mesh = mt::init_device_mesh(torch::kCPU, {2});
     const DTensor equal = DTensor::from_local(torch::ones({4}), mesh, {Replicate()});
@@ -54,7 +63,7 @@ TEST(CheckReplicas, AScopeFindsWhereRanksCameApart) {
   });
 }
 
-TEST(CheckReplicas, OfAModuleNamesTheParameter) {
+TEST_F(CheckReplicas, OfAModuleNamesTheParameter) {
   on_ranks(2, [](int rank) {
     const auto mesh = mt::init_device_mesh(torch::kCPU, {2});
     torch::nn::Linear layer(3, 2);

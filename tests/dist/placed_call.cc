@@ -265,11 +265,11 @@ std::vector<mt::Placements> placements_in(const std::string& text) {
 
 Tensor placed_tensor(const Tensor& whole, const mt::DeviceMesh& mesh, const mt::Placements& placements) {
   Tensor local = whole;
-  mt::Placements without_terms = placements;
+  mt::Placements terms(placements.size());  // what is left when nothing is split
   for (int64_t axis = 0; axis < mesh.ndim(); ++axis) {
-    mt::Placement& p = without_terms[static_cast<std::size_t>(axis)];
+    const mt::Placement& p = placements[static_cast<std::size_t>(axis)];
     if (!p.is_partial()) continue;
-    p = mt::Replicate();
+    terms[static_cast<std::size_t>(axis)] = p;
     const int64_t index = mesh.get_local_rank(axis);
     const int64_t count = mesh.size(axis);
     // All terms but the last are small exact numbers, so that they add up to the tensor without rounding.
@@ -280,9 +280,9 @@ Tensor placed_tensor(const Tensor& whole, const mt::DeviceMesh& mesh, const mt::
     local = index + 1 < count ? term(index) : before.clone();
     for (int64_t i = 0; index + 1 == count && i + 1 < count; ++i) local -= term(i);
   }
-  const mt::DTensor split =
-      mt::distribute_tensor(local, mesh, without_terms, {.src_data_rank = std::nullopt});
-  return mt::DTensor::from_local(split.to_local(), mesh, placements, {.shape = whole.sizes().vec()}).detach();
+  if (local.is_same(whole)) return mt::distribute_tensor(whole, mesh, placements, {.src_data_rank = std::nullopt}).detach();
+  const mt::DTensor pending = mt::DTensor::from_local(local, mesh, terms, {.shape = whole.sizes().vec()});
+  return pending.redistribute(placements).detach();
 }
 
 std::optional<Run> plain_run(const Call& call, Before in_outputs) {

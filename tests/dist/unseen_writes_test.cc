@@ -29,7 +29,7 @@ const std::vector<UnseenWrite>& unseen_writes() {
          std::memcpy(x.to_local().storage().mutable_data(), tens.data_ptr(), tens.nbytes());
        }},
       {"view, to_local() and memory",
-       [](const DTensor& x, const torch::Tensor&) { fill_memory(DTensor(x.view({-1})).to_local()); }},
+       [](const DTensor& x, const torch::Tensor&) { fill_memory(DTensor(x.unsqueeze(-1)).to_local()); }},
       {"data of the tensor",
        [](const DTensor& x, const torch::Tensor&) { fill_memory(DTensor(x.variable_data()).to_local()); }},
       {"the tensor that from_local was given",

@@ -30,16 +30,24 @@ struct GlooPair {
   }
 };
 
+// Both ends call from one line, as ranks do.
+torch::Tensor sum(const torch::Tensor& tensor, const mt::Group& group) {
+  return mt::all_reduce(tensor, "sum", group);
+}
+torch::Tensor gathered(const torch::Tensor& tensor, const mt::Group& group) {
+  return mt::all_gather_tensor(tensor, 0, group);
+}
+
 TEST(PendingGloo, AResultIsPendingUntilTheOtherRankComes) {
   const GlooPair pair;
-  const torch::Tensor x = mt::all_reduce(torch::ones({3}), "sum", pair.first);
-  const torch::Tensor y = mt::all_gather_tensor(torch::zeros({1}), 0, pair.first);
+  const torch::Tensor x = sum(torch::ones({3}), pair.first);
+  const torch::Tensor y = gathered(torch::zeros({1}), pair.first);
   EXPECT_TRUE(mt::is_pending(x));
   EXPECT_TRUE(mt::is_pending(y));
   EXPECT_EQ(y.sizes(), at::IntArrayRef({2}));
   auto other = std::async(std::launch::async, [&] {
-    mt::wait_tensor(mt::all_reduce(torch::full({3}, 4.0F), "sum", pair.second));
-    mt::wait_tensor(mt::all_gather_tensor(torch::ones({1}), 0, pair.second));
+    mt::wait_tensor(sum(torch::full({3}, 4.0F), pair.second));
+    mt::wait_tensor(gathered(torch::ones({1}), pair.second));
   });
   EXPECT_TRUE(is_equal(x, torch::full({3}, 5.0F)));
   EXPECT_TRUE(is_equal(y, torch::tensor({0.0F, 1.0F})));
@@ -49,18 +57,19 @@ TEST(PendingGloo, AResultIsPendingUntilTheOtherRankComes) {
 
 TEST(PendingGloo, ADroppedResultKeepsItsBuffersUntilTheWorkIsDone) {
   const GlooPair pair;
+  const auto call_each = [](const mt::Group& group) {
+    const torch::Tensor ones = torch::ones({100000});
+    return mt::Tensors{sum(ones, group), gathered(ones, group),
+                       mt::reduce_scatter_tensor(torch::ones({100001}), "sum", 0, group),
+                       mt::all_to_all_single(ones, {}, {}, group)};
+  };
+  for (int i = 0; i < 10; ++i) call_each(pair.first);
   for (int i = 0; i < 10; ++i) {
-    mt::all_reduce(torch::ones({100000}), "sum", pair.first);
-    mt::all_gather_tensor(torch::ones({100000}), 0, pair.first);
-    mt::reduce_scatter_tensor(torch::ones({100001}), "sum", 0, pair.first);
-    mt::all_to_all_single(torch::ones({100000}), {}, {}, pair.first);
-  }
-  for (int i = 0; i < 10; ++i) {
-    EXPECT_EQ(mt::all_reduce(torch::ones({100000}), "sum", pair.second).sum().item<float>(), 200000);
-    EXPECT_EQ(mt::all_gather_tensor(torch::ones({100000}), 0, pair.second).sum().item<float>(), 200000);
-    EXPECT_EQ(mt::reduce_scatter_tensor(torch::ones({100001}), "sum", 0, pair.second).sum().item<float>(),
-              100000);
-    EXPECT_EQ(mt::all_to_all_single(torch::ones({100000}), {}, {}, pair.second).sum().item<float>(), 100000);
+    const mt::Tensors results = call_each(pair.second);
+    EXPECT_EQ(results[0].sum().item<float>(), 200000);
+    EXPECT_EQ(results[1].sum().item<float>(), 200000);
+    EXPECT_EQ(results[2].sum().item<float>(), 100000);
+    EXPECT_EQ(results[3].sum().item<float>(), 100000);
   }
 }
 
