@@ -3,33 +3,48 @@ PRESET ?= release
 BUILD  := build/$(PRESET)
 JOBS   ?= $(shell nproc)
 PYTHON = $(or $(MESHTORCH_PYTHON),.venv/bin/python)
-export MESHTORCH_PYTHON MESHTORCH_PIP_ARGS CMAKE_PREFIX_PATH
 
-.PHONY: help setup build demo test bench check sanitize soak format format-check tidy clean distclean
+export MESHTORCH_PYTHON MESHTORCH_LIBTORCH MESHTORCH_PIP_ARGS MESHTORCH_TORCH CMAKE_PREFIX_PATH
+CMAKE  = $(if $(wildcard .venv/bin/cmake),.venv/bin/cmake,cmake)
+CTEST  = $(if $(wildcard .venv/bin/ctest),.venv/bin/ctest,ctest)
+
+.PHONY: help setup build demo test wheel package compat bench check sanitize soak format format-check tidy clean distclean
 .DEFAULT_GOAL := help
 
 help:            ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
-setup:           ## install what is missing: Debian packages (as root) and LibTorch into .venv
+setup:           ## install what is missing: Debian packages (as root) and LibTorch into .venv (MESHTORCH_TORCH=2.15.0: this one)
 	@tools/setup.sh
 
-$(BUILD)/build.ninja: CMakePresets.json | setup
-	@cmake --preset $(PRESET)
+build: setup     ## build the library, the tools, the tests and the examples
+	@$(CMAKE) --preset $(PRESET) $(CMAKE_ARGS)
+	@$(CMAKE) --build $(BUILD) -j $(JOBS)
 
-build: setup $(BUILD)/build.ninja  ## build the library, the tools, the tests and the examples
-	@cmake --build $(BUILD) -j $(JOBS)
-
-demo: setup $(BUILD)/build.ninja   ## train a small Llama on 4 ranks, compare it with one device, let it write
-	@cmake --build $(BUILD) -j $(JOBS) --target demo meshtorch-llama
+demo:            ## train a small Llama on 4 ranks, compare it with one device, let it write
+	@tools/setup.sh --library
+	@$(CMAKE) --preset $(PRESET) $(CMAKE_ARGS)
+	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target demo meshtorch-llama
 	@$(BUILD)/examples/llama/demo --out $(BUILD)/demo
 
 # Tests wait for each other's ends for a part of their time.
 test: build      ## build and run all tests
-	@ctest --preset $(PRESET) -j $$(($(JOBS) + 1))
+	@$(CTEST) --preset $(PRESET) -j $$(($(JOBS) + 1))
+
+wheel: setup     ## build a wheel for the installed torch: Python package, C++ library, headers, CMake files, meshtorch-run
+	@$(PYTHON) -c 'import scikit_build_core' 2>/dev/null || $(PYTHON) -m pip install --quiet $(MESHTORCH_PIP_ARGS) scikit-build-core
+	@$(PYTHON) -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir build/wheels .
+	@ls build/wheels/*.whl
+
+package: build   ## build a Debian package: library, headers, CMake files, meshtorch-run
+	@cd $(BUILD) && cpack -B ../packages >/dev/null && ls ../packages/*.deb
+
+VERSIONS ?= 2.13.0 2.14.1 2.15.0
+compat:          ## build and test with each of these versions of torch (VERSIONS="2.13.0 2.15.0"): docs/compatibility.md
+	@tools/compat.py --versions $(VERSIONS)
 
 bench: build     ## run the benchmarks: benchmarks/results/*.json and docs/benchmarks.md
-	@cmake --build $(BUILD) -j $(JOBS) --target benchmarks
+	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target benchmarks
 	@mkdir -p benchmarks/results
 	@$(BUILD)/benchmarks/comm_benchmark --benchmark_filter='copy|/(2ranks/(64|16777216)B|4ranks/65536B)/' --benchmark_min_time=0.3 \
 	  --benchmark_repetitions=3 --benchmark_out=benchmarks/results/comm.json --benchmark_out_format=json
@@ -48,14 +63,14 @@ bench: build     ## run the benchmarks: benchmarks/results/*.json and docs/bench
 check: setup     ## what a change must pass: format, clang-tidy on changed sources, each source compiled alone, all tests
 	@tools/format.sh --check
 	@tools/tidy.sh --changed
-	@cmake --preset release -B build/alone -DMESHTORCH_UNITY=OFF >/dev/null
-	@cmake --build build/alone -j $(JOBS) --target meshtorch benchmarks
-	@$(MAKE) test
+	@$(CMAKE) --preset release -B build/alone -DMESHTORCH_UNITY=OFF -DMESHTORCH_WARNINGS_AS_ERRORS=ON >/dev/null
+	@$(CMAKE) --build build/alone -j $(JOBS) --target meshtorch benchmarks
+	@$(MAKE) test CMAKE_ARGS=-DMESHTORCH_WARNINGS_AS_ERRORS=ON
 
 sanitize: setup  ## unit, sim and dist tests on thread ranks under AddressSanitizer with UBSan, then under ThreadSanitizer
 	@for preset in asan-ubsan tsan; do \
-	  echo "meshtorch: $$preset" && cmake --preset $$preset >/dev/null && cmake --build --preset $$preset -j $(JOBS) && \
-	  ctest --preset $$preset -j $(JOBS) || exit 1; done
+	  echo "meshtorch: $$preset" && $(CMAKE) --preset $$preset >/dev/null && $(CMAKE) --build --preset $$preset -j $(JOBS) && \
+	  $(CTEST) --preset $$preset -j $(JOBS) || exit 1; done
 
 MINUTES ?= 60
 FAULTS  ?= 200

@@ -83,9 +83,12 @@ class Layouts:
                 # Each element is the term of one rank, so that the sum is exact.
                 owner = (torch.arange(terms.numel()).view(terms.shape) + axis) % self.mesh.size(axis)
                 terms = torch.where(owner == self.mesh.get_local_rank(axis), terms, torch.zeros_like(terms))
-        shards = [Replicate() if isinstance(p, Partial) else p for p in placements]
-        local = meshtorch.distribute_tensor(terms, self.mesh, shards, src_data_rank=None).to_local()
-        return DTensor.from_local(local, self.mesh, placements, shape=tensor.shape, stride=tensor.stride())
+        lies = {"shape": tensor.shape, "stride": tensor.stride()}
+        if any(isinstance(p, Partial) for p in placements):
+            pending = [p if isinstance(p, Partial) else Replicate() for p in placements]
+            return DTensor.from_local(terms, self.mesh, pending, **lies).redistribute(placements=placements)
+        local = meshtorch.distribute_tensor(terms, self.mesh, placements, src_data_rank=None).to_local()
+        return DTensor.from_local(local, self.mesh, placements, **lies)
 
     def replace(self, value):
         if not isinstance(value, torch.Tensor):

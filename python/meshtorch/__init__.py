@@ -1,6 +1,11 @@
 """Distributed tensors of the C++ library meshtorch, under the names of torch.distributed.tensor."""
 
 import torch  # before _C, which needs its libraries
+
+from . import _torch_version
+
+_torch_version.check()  # before _C: the error of a library that does not fit says nothing
+
 import torch._dynamo  # torch's shape functions in Python import it at their first call, which is no time for 800 modules
 
 from . import _C, _distributions, _dtensor, _functions, _prims, device_mesh, placement_types

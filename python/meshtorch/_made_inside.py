@@ -4,10 +4,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from . import _C
-from ._factories import rand, randn
+from ._factories import empty, rand, randn
 
-_OF_NUMBERS = {torch.arange, torch.empty, torch.eye, torch.full, torch.ones, torch.tensor, torch.zeros}
-_DRAWN = {torch.rand: rand, torch.randn: randn}
+_OF_NUMBERS = {torch.arange, torch.eye, torch.full, torch.ones, torch.tensor, torch.zeros}
+# Memory without values is no replica that ranks could compare, and numbers have to be the same on every rank.
+_BY_MESHTORCH = {torch.empty: empty, torch.rand: rand, torch.randn: randn}
 
 
 class MadeInside(TorchFunctionMode):
@@ -19,9 +20,9 @@ class MadeInside(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if function in _DRAWN:
+        if function in _BY_MESHTORCH:
             kwargs.pop("device", None)
-            return _DRAWN[function](*args, device_mesh=self.mesh, **kwargs)
+            return _BY_MESHTORCH[function](*args, device_mesh=self.mesh, **kwargs)
         made = function(*args, **kwargs)
         is_new = function in _OF_NUMBERS and not _C.is_dtensor(made)  # a scope inside has made it so already
         return _C.from_local(made, self.mesh) if is_new else made

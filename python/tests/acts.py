@@ -32,7 +32,7 @@ WAYS = {
     "data of the tensor": lambda x: x.data.to_local().numpy(),
     "dlpack": lambda x: torch.from_dlpack(x.to_local()).numpy(),
     "storage": lambda x: same_storage(x.to_local()).numpy(),
-    "a view": lambda x: x.view(-1).to_local().numpy(),
+    "a view": lambda x: x.unsqueeze(-1).to_local().numpy(),
     "_local_tensor": lambda x: x._local_tensor.numpy(),
 }
 

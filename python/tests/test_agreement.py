@@ -54,7 +54,7 @@ def test_ranks_that_differ_get_one_table_and_go_on(backend):
     try:
         for event, words in [
             (_other_shape, "rank 1: all_reduce(Float[5], sum)"),
-            (_other_layout, "rank 1: all_reduce(Float[2], sum), after from_local(Float, [S(0)])"),
+            (_other_layout, "rank 1: all_reduce(Float[2], sum) at test_agreement.py:24, after from_local(Float, [S(0)])"),
         ]:
             outcomes = ranks.run(event)
             assert len({told for told, _ in outcomes}) == 1, outcomes

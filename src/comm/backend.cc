@@ -91,12 +91,7 @@ MemoryBackend* memory_backend_of(c10d::ProcessGroup& group) {
 void check_backend(const std::string& backend) {
   TORCH_CHECK_VALUE(is_known_backend(backend), "meshtorch: unknown backend \"", backend, "\"\n  do: use ",
                     known_backends());
-#ifndef USE_C10D_NCCL
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      traits_of(backend).device == c10::DeviceType::CPU,
-      "meshtorch: backend nccl needs a LibTorch built with CUDA, and this one is not\n  do: use "
-      "gloo, or install the CUDA build of LibTorch");
-#endif
+  if (traits_of(backend).kind == BackendTraits::Kind::nccl) check_nccl();
 }
 
 }  // namespace meshtorch::internal

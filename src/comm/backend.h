@@ -23,6 +23,8 @@ MemoryBackend* memory_backend_of(c10d::ProcessGroup& group);
 
 // Throws unless the backend is known and was built in.
 void check_backend(const std::string& backend);
+// Throws NotImplementedError with the reason unless the backend nccl can work in this process.
+void check_nccl();
 // "nccl" where it can work, else "shm".
 std::string default_backend();
 
@@ -31,7 +33,7 @@ MESHTORCH_FOR_PYTHON c10::intrusive_ptr<c10d::Backend> make_shm_backend(
     c10d::Store& store, const std::vector<std::int64_t>& ranks, int rank, int ranks_on_host,
     std::chrono::milliseconds timeout);
 
-// One factory for each backend; a null result means that it was not built in.
+// One factory for each backend.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const World& world,
                                                     const c10::intrusive_ptr<c10d::Store>& store,
                                                     const std::vector<std::int64_t>& ranks, int rank);

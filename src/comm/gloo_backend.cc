@@ -4,7 +4,15 @@
 #endif
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
 #include <cstdlib>
+#include <string>
 
 #include "comm/agreeing_backend.h"
 #include "comm/backend.h"
@@ -15,6 +23,8 @@
 namespace meshtorch::internal {
 namespace {
 
+constexpr const char* kLoopback = "127.0.0.1";
+
 // Ranks that meet on the loopback address also talk there: the host's own name may not resolve.
 bool meets_on_loopback() {
   const char* address = std::getenv("MASTER_ADDR");
@@ -23,26 +33,63 @@ bool meets_on_loopback() {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
-// Of a device that describes itself as "tcp, …, addr=[10.0.0.1]".
-std::string address_of(const std::string& device) {
-  constexpr std::string_view kBefore = "addr=[";
-  const std::size_t begin = device.find(kBefore);
-  if (begin == std::string::npos) return device;
-  const std::string rest = device.substr(begin + kBefore.size());
-  return rest.substr(0, rest.find(']'));
+std::string text_of(const sockaddr& address, socklen_t size) {
+  std::array<char, NI_MAXHOST> text{};
+  const int error = getnameinfo(&address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
+  return error == 0 ? text.data() : std::string();
 }
 
-c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> options_of(const World& world) {
-  using c10d::ProcessGroupGloo;
-  auto options = ProcessGroupGloo::Options::create(world.timeout);
-  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"); interface != nullptr && *interface != '\0') {
-    options->devices.push_back(ProcessGroupGloo::createDeviceForInterface(interface));
-  } else if (meets_on_loopback()) {
-    options->devices.push_back(ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-  } else {
-    options->devices.push_back(ProcessGroupGloo::createDefaultDevice());
+socklen_t size_of(const sockaddr& address) {
+  return address.sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+}
+
+// The first internet address of an interface of this host.
+std::string address_of_interface(const std::string& name) {
+  ifaddrs* list = nullptr;
+  std::string found;
+  if (getifaddrs(&list) != 0) list = nullptr;
+  for (const ifaddrs* entry = list; entry != nullptr && found.empty(); entry = entry->ifa_next) {
+    if (name != entry->ifa_name || entry->ifa_addr == nullptr) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family == AF_INET || family == AF_INET6) found = text_of(*entry->ifa_addr, size_of(*entry->ifa_addr));
   }
-  return options;
+  freeifaddrs(list);
+  TORCH_CHECK_VALUE(!found.empty(), "meshtorch: GLOO_SOCKET_IFNAME is \"", name,
+                    "\", and this host has no such interface with an internet address\n  do: name one that "
+                    "`ip address` lists");
+  return found;
+}
+
+bool can_bind(const sockaddr& address, socklen_t size) {
+  const int probe = socket(address.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (probe < 0) return false;
+  const bool is_bound = bind(probe, &address, size) == 0;
+  close(probe);
+  return is_bound;
+}
+
+// The first address that the host's own name stands for and that is here; the loopback address if there is
+// none.
+std::string address_of_host() {
+  std::array<char, 256> name{};
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  if (gethostname(name.data(), name.size() - 1) != 0 || getaddrinfo(name.data(), nullptr, &hints, &list) != 0)
+    return kLoopback;
+  std::string found;
+  for (const addrinfo* entry = list; entry != nullptr && found.empty(); entry = entry->ai_next) {
+    if (can_bind(*entry->ai_addr, entry->ai_addrlen)) found = text_of(*entry->ai_addr, entry->ai_addrlen);
+  }
+  freeaddrinfo(list);
+  return found.empty() ? kLoopback : found;
+}
+
+// Where the other ranks reach this one.
+std::string own_address() {
+  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+  if (interface != nullptr && *interface != '\0') return address_of_interface(interface);
+  return meets_on_loopback() ? kLoopback : address_of_host();
 }
 
 }  // namespace
@@ -54,13 +101,14 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const World& world,
   std::vector<int> others = members;
   std::erase(others, world.rank);
   const AtStore at_store(others, "gloo's connections between " + list_ranks(members));
-  const auto options = options_of(world);
+  const std::string address = own_address();
+  const auto options = c10d::ProcessGroupGloo::Options::create(world.timeout);
+  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
   const Connect connect = [&](const c10::intrusive_ptr<c10d::Store>& where, int number, int size) {
     return c10::make_intrusive<c10d::ProcessGroupGloo>(where, number, size, options);
   };
   auto gloo = connect(store, rank, static_cast<int>(ranks.size()));
-  return with_agreement(std::move(gloo), store, ranks, world, address_of(options->devices[0]->str()),
-                        connect);
+  return with_agreement(std::move(gloo), store, ranks, world, address, connect);
 }
 
 }  // namespace meshtorch::internal

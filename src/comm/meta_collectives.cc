@@ -1,8 +1,7 @@
 // Collectives on tensors without data, for the fake backend: c10d has kernels for real devices only.
-#include <torch/library.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include "comm/meta_collectives.h"
 
-#include <memory>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "comm/backend_traits.h"
 
@@ -27,21 +26,17 @@ void run_as_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::ji
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
 }
 
-std::unique_ptr<torch::Library> register_meta_collectives() {
-  auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "c10d", c10::DispatchKey::Meta,
-                                                  __FILE__, __LINE__);
+}  // namespace
+
+void add_meta_collectives(torch::Library& meta_key) {
   for (const char* name : {"allreduce_", "allreduce_coalesced_", "allgather_", "_allgather_base_",
                            "allgather_into_tensor_coalesced_", "reduce_scatter_", "_reduce_scatter_base_",
                            "reduce_scatter_tensor_coalesced_", "alltoall_", "alltoall_base_", "broadcast_",
                            "reduce_", "gather_", "scatter_"}) {
     const auto op = c10::Dispatcher::singleton().findOp({std::string("c10d::") + name, ""});
     if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::Meta)) continue;
-    library->impl(name, torch::CppFunction::makeFromBoxedFunction<&run_as_on_cpu>());
+    meta_key.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_as_on_cpu>());
   }
-  return library;
 }
 
-const std::unique_ptr<torch::Library> meta_collectives = register_meta_collectives();
-
-}  // namespace
 }  // namespace meshtorch::internal

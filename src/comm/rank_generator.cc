@@ -5,7 +5,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <cstring>
@@ -139,10 +138,9 @@ void give_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kThreadRankKey), stack);
 }
 
-// Operators without a generator among their arguments call those with one.
-std::unique_ptr<torch::Library> register_random_operators() {
-  auto library =
-      std::make_unique<torch::Library>(torch::Library::IMPL, "aten", kThreadRankKey, __FILE__, __LINE__);
+}  // namespace
+
+void add_random_kernels(torch::Library& thread_rank_key) {
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const auto op = name.name.starts_with("aten::") ? dispatcher.findSchema(name) : std::nullopt;
@@ -151,14 +149,9 @@ std::unique_ptr<torch::Library> register_random_operators() {
     if (std::none_of(arguments.begin(), arguments.end(), is_optional_generator)) continue;
     const std::string full =
         name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name);
-    library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&give_generator>());
+    thread_rank_key.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&give_generator>());
   }
-  return library;
 }
-
-const std::unique_ptr<torch::Library> random_operators = register_random_operators();
-
-}  // namespace
 
 void share_default_generator() {
   static std::once_flag once;
@@ -183,7 +176,3 @@ at::Generator copy_of_default_generator() {
 }
 
 }  // namespace meshtorch::internal
-
-TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
-  library.fallback(torch::CppFunction::makeFallthrough());
-}

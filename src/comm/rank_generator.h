@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <torch/library.h>
 
 #include "meshtorch/api.h"
 
@@ -16,6 +17,10 @@ MESHTORCH_FOR_PYTHON void share_default_generator();
 
 // Makes plain random operators of the calling thread draw from its rank's generator, or no more.
 void use_rank_generator(bool is_rank);
+
+// Registers what gives operators with an optional generator that of the calling rank. Operators without one
+// among their arguments call those with one.
+void add_random_kernels(torch::Library& thread_rank_key);
 
 // A generator in the state of the calling thread's default one.
 at::Generator copy_of_default_generator();

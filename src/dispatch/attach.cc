@@ -7,6 +7,8 @@
 #include <algorithm>
 
 #include "comm/key.h"
+#include "comm/meta_collectives.h"
+#include "comm/rank_generator.h"
 #include "dispatch/composite.h"
 #include "dispatch/handler.h"
 #include "dispatch/meta_device.h"
@@ -62,15 +64,27 @@ class Attachment {
         kCompositeKey, KernelFunction::makeFromBoxedFunction<&run_unknown>(), "meshtorch"));
     add_meta_kernels(meta_);
     add_meta_factories(handles_);
+    // On threads that are ranks: plain random operators draw from the rank's generator.
+    handles_.push_back(
+        dispatcher.registerFallback(kThreadRankKey, KernelFunction::makeFallthrough(), "meshtorch"));
+    add_random_kernels(random_);
+    add_meta_collectives(collectives_);
   }
 
  private:
   std::vector<c10::RegistrationHandleRAII> handles_;
   torch::Library direct_{torch::Library::IMPL, "aten", kMeshKey, __FILE__, __LINE__};
   torch::Library meta_{torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__};
+  torch::Library random_{torch::Library::IMPL, "aten", kThreadRankKey, __FILE__, __LINE__};
+  torch::Library collectives_{torch::Library::IMPL, "c10d", c10::DispatchKey::Meta, __FILE__, __LINE__};
 };
 
 const Attachment attachment;
 
 }  // namespace
 }  // namespace meshtorch::internal
+
+// A program that links the static library asks for this name, so that the linker takes this file
+// (CMakeLists.txt).
+extern "C" const char meshtorch_is_attached;
+const char meshtorch_is_attached = 1;

@@ -74,7 +74,7 @@ void distribute_results(const c10::OperatorHandle& op, const std::shared_ptr<Mes
         "` of distributed tensors would be a ", t.layout(),
         " tensor, and distributed tensors are strided\n  do: call it on full_tensor()");
     return made_of_local(t, DeviceMesh(mesh), mesh->replicated()->placements, {.shape = t.sizes().vec()},
-                         Values::taken);
+                         ReplicaValues::taken);
   };
   change_tensors(stack, stack.size() - op.schema().returns().size(), distributed);
 }

@@ -68,7 +68,7 @@ bool is_dtensor(const at::Tensor& tensor) { return tensor.defined() && meta_of(t
 DTensor::DTensor(const at::Tensor& tensor) : at::Tensor(tensor) { distributed(tensor, "DTensor(tensor)"); }
 
 DTensor internal::made_of_local(const at::Tensor& local, const DeviceMesh& mesh, const Placements& placements,
-                                const FromLocalOptions& options, Values values) {
+                                const FromLocalOptions& options, ReplicaValues values) {
   TORCH_CHECK_VALUE(!is_dtensor(local),
                     "meshtorch: from_local was given a distributed tensor\n  do: use redistribute");
   check_dense(local, "from_local");
@@ -109,7 +109,7 @@ DTensor internal::made_of_local(const at::Tensor& local, const DeviceMesh& mesh,
     DTensorMeta& meta = distributed(whole, "from_local");
     meta.assumed = assumed;
     meta.origin = origin;
-    if (!options.run_check && values == Values::compared) declare_replica(meta, shape);
+    if (!options.run_check && values == ReplicaValues::compared) declare_replica(meta, shape);
     return whole;
   };
   if (!is_recorded(local) && !options.grad_placements) {
@@ -134,7 +134,7 @@ DTensor internal::made_of_local(const at::Tensor& local, const DeviceMesh& mesh,
 
 DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, const Placements& placements,
                             const FromLocalOptions& options) {
-  return made_of_local(local, mesh, placements, options, Values::compared);
+  return made_of_local(local, mesh, placements, options, ReplicaValues::compared);
 }
 
 at::Tensor DTensor::to_local(const ToLocalOptions& options) const {
@@ -152,7 +152,7 @@ at::Tensor DTensor::to_local(const ToLocalOptions& options) const {
       "ToLocalBackward", *this, [](const at::Tensor& x) { return shard_of(x); },
       [=](const at::Tensor& gradient) -> at::Tensor {
         return made_of_local(dense_like(gradient, stride), mesh, back, {.shape = shape, .stride = stride},
-                             Values::taken);
+                             ReplicaValues::taken);
       });
 }
 
@@ -170,7 +170,7 @@ at::Tensor internal::redistribute_to_local(const at::Tensor& tensor, const Layou
       [=](const at::Tensor& x) { return shard_of(redistribute_tensor(x, to, options)); },
       [=, keeps_alive = from_mesh](const at::Tensor& gradient) -> at::Tensor {
         const at::Tensor whole = made_of_local(dense_like(gradient, stride), mesh, back,
-                                               {.shape = shape, .stride = stride}, Values::taken);
+                                               {.shape = shape, .stride = stride}, ReplicaValues::taken);
         return redistribute_tensor(whole, from_back, {.async_op = options.async_op});
       });
 }

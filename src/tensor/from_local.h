@@ -19,11 +19,11 @@ Shape shape_of_checked_shards(const at::Tensor& local, const Layout& layout,
 
 // Whether ranks compare what they give under Replicate, or each takes its own: gradients are taken, and
 // results that every rank has computed for itself.
-enum class Values : std::uint8_t { compared, taken };
+enum class ReplicaValues : std::uint8_t { compared, taken };
 
 // DTensor::from_local.
 DTensor made_of_local(const at::Tensor& local, const DeviceMesh& mesh, const Placements& placements,
-                      const FromLocalOptions& options, Values values);
+                      const FromLocalOptions& options, ReplicaValues values);
 
 // The rows that all ranks of the group give, in its order. Not counted: the user did not ask for it.
 at::Tensor gather_rows_quietly(const at::Tensor& row, const Group& group);

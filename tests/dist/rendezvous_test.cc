@@ -279,6 +279,15 @@ TEST(Rendezvous, BeforeJoiningEverythingSaysSo) {
             "meshtorch: unknown backend \"mpi\"\n  do: use threads, shm, gloo, fake or nccl");
 }
 
+TEST(Rendezvous, ABackendThatCannotWorkHereSaysSoBeforeItLooksForOtherRanks) {
+  if (torch::hasCUDA() && torch::cuda::is_available()) GTEST_SKIP() << "this machine has a CUDA device";
+  const Environment guard({});
+  const std::string error =
+      error_of([] { mt::init_process_group({.backend = "nccl", .rank = 0, .world_size = 2}); });
+  EXPECT_TRUE(error.starts_with("meshtorch: backend nccl ")) << error;
+  EXPECT_NE(error.find("\n  do: use shm or gloo, or "), std::string::npos) << error;
+}
+
 // A loopback socket of this process, and the addresses at which something listens at its port.
 class PortOfThisTest {
  public:

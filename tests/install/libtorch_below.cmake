@@ -2,7 +2,7 @@
 file(REMOVE_RECURSE ${work})
 file(MAKE_DIRECTORY ${work}/build)
 file(CREATE_LINK ${torch} ${work}/build/libtorch SYMBOLIC)
-execute_process(COMMAND ${CMAKE_COMMAND} -G Ninja -S ${project} -B ${work}/build -DCMAKE_PREFIX_PATH=${work}/build/libtorch
+execute_process(COMMAND ${CMAKE_COMMAND} -G Ninja -S ${project} -B ${work}/build -DMESHTORCH_LIBTORCH=${work}/build/libtorch
                         -DMESHTORCH_BUILD_TESTS=OFF -DMESHTORCH_BUILD_PYTHON=OFF -DMESHTORCH_BUILD_BENCHMARKS=OFF
                 RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
 if(NOT result EQUAL 0)

@@ -1,6 +1,6 @@
 // What the tests of launchers start: joins the world from the environment, some times, adds up, and on
 // request lets one rank die.
-//   launched_program [marker] [rank that dies]
+//   launched_program [marker] [rank that dies | "nccl"]
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
@@ -48,9 +48,23 @@ bool keeps_options() {
   }
 }
 
+// Says whether this machine has what the backend nccl needs.
+int ask_for_nccl() {
+  const char* rank = std::getenv("RANK");
+  try {
+    mt::init_process_group({.backend = "nccl"});
+    mt::destroy_process_group();
+    std::printf("rank %s: joined\n", rank);
+  } catch (const c10::NotImplementedError& error) {
+    std::printf("rank %s: %s\n", rank, error.what_without_backtrace());
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 2 && std::string(argv[2]) == "nccl") return ask_for_nccl();
   if (!joins_again_and_again() || !keeps_options()) return 1;
   mt::init_process_group({.timeout = std::chrono::minutes(1)});
   const int rank = mt::get_rank();

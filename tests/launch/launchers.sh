@@ -36,6 +36,14 @@ for rank in 0 1 2 3; do
 done
 expect_none_left
 
+# Without a CUDA device every rank says what is missing and what to do, in words.
+run nccl || fail "the program that asks for nccl failed with code $?"
+for rank in 0 1 2 3; do
+  grep -qE "rank $rank: (joined|meshtorch: backend nccl (needs|was not built))" "$output" || fail "rank $rank did not say whether it has nccl"
+done
+[ "$(grep -cE 'rank .: joined|do: use shm or gloo' "$output")" = 4 ] || fail "a rank did not say what to do"
+expect_none_left
+
 run 2
 code=$?
 [ $code -ne 0 ] || fail "exit code 0 although rank 2 died"

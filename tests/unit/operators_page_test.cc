@@ -58,8 +58,8 @@ Page operators_page() {
   std::ostringstream page;
   page << "# Operators that run on shards\n\n"
        << "Made by the test `OperatorsPage` from the table of rules and from "
-          "`tests/golden/aten_operators.txt`, the "
-          "record of the property test; `UPDATE_OPERATORS_PAGE=1` writes it anew. "
+          "`tests/golden/aten_operators`, the "
+          "record of the property test with the newest LibTorch; `UPDATE_OPERATORS_PAGE=1` writes it anew. "
        << packets.size() << " operators in all: " << rule_table().entries().size() << " overloads of "
        << with_rule
        << " have a rule, and the others below are decomposed into such operators, or written by hand; the "

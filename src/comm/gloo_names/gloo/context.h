@@ -1,0 +1,3 @@
+// See names.h.
+#pragma once
+#include <gloo/names.h>
