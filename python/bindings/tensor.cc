@@ -8,6 +8,7 @@
 #include "meshtorch/loss_parallel.h"
 #include "meshtorch/rule.h"
 #include "nn/replicate_over.h"
+#include "tensor/memory_state.h"
 #include "tensor/meta.h"
 
 namespace meshtorch::python {
@@ -169,6 +170,7 @@ void bind_tensors(py::module_& m) {
       [](const at::Tensor& self) {
         const DTensorMeta& meta = distributed(self, "stored_tensor");
         refresh(meta, Reader::this_rank);
+        note_exposed(meta.local);
         return meta.local;
       },
       WithoutGil(), "What this rank holds: its shard, or a stand-in on a rank outside the mesh.");

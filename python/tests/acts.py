@@ -67,9 +67,12 @@ class Acts:
             for _ in range(self.draw.randrange(6, 16)):
                 step = self.draw.choice(
                     [self._read, self._read, self._act, self._act, self._write, self._view, self._new]
-                    + [self._norm, self._loss, self._read_in_two_threads]
+                    + [self._norm, self._loss, self._hooked_loss, self._look, self._read_in_two_threads]
                 )
-                problem = step(self.draw.choice(self.held)) if step != self._new else step()
+                try:
+                    problem = step(self.draw.choice(self.held)) if step != self._new else step()
+                except RuntimeError as error:
+                    problem = str(error)
                 if problem:
                     return "\n".join([f"seed {self.seed}", *self.lines, problem])
         return None
@@ -145,6 +148,48 @@ class Acts:
         number = self.draw.randrange(len(VIEWS))
         self.lines.append(f"view {number} of {self._name(held)}")
         held.views.append((number, VIEWS[number](held.x)))
+
+    def _look(self, held):
+        """All ranks look at their parts of its views, which operators may have written, and some at that of the tensor itself."""
+        lookers = [r for r in range(held.mesh.size()) if self.draw.random() < 0.6]
+        self.lines.append(f"all look at the views of {self._name(held)}, coordinates {lookers} at itself")
+        for _, view in held.views:
+            view.to_local()
+        me = held.mesh.get_local_rank()
+        if me not in lookers:
+            return None
+        return None if torch.equal(held.x.to_local(), held.parts[me]) else f"{held.x.to_local()} is not {held.parts[me]}"
+
+    @torch.inference_mode(False)
+    @torch.enable_grad()
+    def _hooked_loss(self, _):
+        """A loss of split classes; in between, some ranks write to the gradient of the log-probabilities that they hold."""
+        rows, classes = self.draw.randrange(1, 5), self.draw.choice([2, 5, 8])
+        numbers = torch.randn((rows, classes), generator=torch.Generator().manual_seed(rows), dtype=torch.float64)
+        targets = torch.tensor([self.draw.randrange(classes) for _ in range(rows)])
+        mesh = self.draw.choice(self.meshes)
+        writers = [r for r in range(mesh.size()) if self.draw.random() < 0.5]
+        way = self.draw.choice([way for way in WAYS if way != "a view"])
+        self.lines.append(f"loss of {classes} classes, coordinates {writers} write to the gradient in between by {way}")
+        plain, split = numbers.clone().requires_grad_(), distribute_tensor(numbers, mesh, [Shard(1)]).requires_grad_()
+        width = -(-classes // mesh.size())
+
+        def write_plain(g):
+            for r in writers:
+                g[:, r * width : (r + 1) * width] *= 3
+
+        def write(g):
+            if mesh.get_local_rank() in writers:
+                memory = WAYS[way](g)
+                memory *= 3
+
+        with loss_parallel():
+            for x, hook in ((plain, write_plain), (split, write)):
+                chances = torch.nn.functional.log_softmax(x, 1)
+                chances.register_hook(hook)
+                torch.nn.functional.nll_loss(chances, targets).backward()
+        actual = split.grad.full_tensor()
+        return None if torch.allclose(actual, plain.grad, rtol=1e-9, atol=1e-9) else f"{actual}\nis not {plain.grad}"
 
     def _norm(self, _):
         """The norm of tensors on several meshes, as gradients are clipped by it."""

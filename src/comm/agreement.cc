@@ -149,6 +149,8 @@ bool all_say(const Group& group, const char* question, bool mine) {
   const AlikeCall call(question);
   c10d::ProcessGroup& members = *group.process_group();
   if (auto* memory = memory_backend_of(members)) return memory->all_say(call, mine);
+  const auto is_cpu = [](const c10::Device& device) { return device.is_cpu(); };
+  if (std::ranges::none_of(members.getDeviceTypes(), is_cpu)) return mine;
   const AgreedCall agreed(call, group);
   at::Tensor answer = at::full({1}, mine ? 1 : 0, on_host(at::kByte));
   at::Tensor answers = at::empty({group.size()}, answer.options());

@@ -34,7 +34,8 @@ class Comparing {
 void agree_on(const Group& group, const GroupCall& call);
 
 // Whether all members say yes to a question that all of them ask. Sends no more than the answers, and is not
-// counted as a collective.
+// counted as a collective. A member of a group for devices only, where the host would wait for them, answers
+// for itself.
 bool all_say(const Group& group, const char* question, bool mine);
 
 // The same in a group that something else made, such as torch.distributed, on a backend that compares

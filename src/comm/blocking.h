@@ -2,6 +2,8 @@
 // the ranks that are waited for can run.
 #pragma once
 
+#include <mutex>
+
 #include "meshtorch/api.h"
 
 namespace meshtorch::internal {
@@ -15,7 +17,8 @@ struct BlockingHooks {
 // For all ranks of the process, once, before there are any.
 MESHTORCH_FOR_PYTHON void set_blocking_hooks(const BlockingHooks& hooks);
 
-// Alive while the thread waits for another rank. No lock may be taken before it and released after it.
+// Alive while the thread waits for another rank. No lock may be taken before it and released after it,
+// unless by lock_across_ranks.
 class Blocking {
  public:
   Blocking();
@@ -26,5 +29,17 @@ class Blocking {
  private:
   void* token_ = nullptr;
 };
+
+// Locks what threads of one rank may hold while they wait for other ranks. Whoever waits for the lock lets the
+// embedding language's lock go meanwhile, which its owner may need.
+template <class Mutex>
+std::unique_lock<Mutex> lock_across_ranks(Mutex& mutex) {
+  std::unique_lock lock(mutex, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    const Blocking blocking;
+    lock.lock();
+  }
+  return lock;
+}
 
 }  // namespace meshtorch::internal

@@ -1,4 +1,5 @@
 // Collectives between ranks that share memory, as meshtorch's own functions call them.
+#include "comm/blocking.h"
 #include "comm/memory_backend.h"
 #include "comm/tensor_calls.h"
 #include "comm/tensor_runs.h"
@@ -103,7 +104,7 @@ void MemoryBackend::broadcast_into(const at::Tensor& tensor, int root) {
 void MemoryBackend::compare(const GroupCall& call) { exchange_->barrier(call, timeout_); }
 
 bool MemoryBackend::all_say(const GroupCall& call, bool mine) {
-  const std::scoped_lock lock(asking_);
+  const auto lock = lock_across_ranks(asking_);
   return exchange_->all_say(call, mine, timeout_);
 }
 

@@ -6,6 +6,7 @@
 #include "comm/key.h"
 #include "comm/pending.h"
 #include "comm/reduce.h"
+#include "comm/transforms.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -46,6 +47,7 @@ Op::RedOpType on_bytes_of_bools(Op::RedOpType op) {
 
 void wait_for_memory(const at::Tensor& t) {
   wait_pending(t);
+  if (t.defined()) check_untransformed(t, "a collective");
   const bool is_distributed = t.defined() && t.key_set().has(kMeshKey);
   TORCH_CHECK_VALUE(t.defined() && t.layout() == at::kStrided && !is_distributed,
                     "meshtorch: a collective takes plain dense tensors, and got ",

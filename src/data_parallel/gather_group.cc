@@ -1,9 +1,10 @@
 // Making the parameters of a group whole, at once or ahead of time, and dropping them again.
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "comm/agreement.h"
 #include "comm/gather_chunks.h"
+#include "comm/transforms.h"
 #include "data_parallel/gradient_hook.h"
 #include "data_parallel/parameter_group.h"
 
@@ -15,8 +16,7 @@ namespace {
 struct OrdinaryTensors {
   c10::InferenceMode no_inference{false};
   at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard no_transforms{c10::DispatchKeySet(
-      {c10::DispatchKey::FuncTorchDynamicLayerFrontMode, c10::DispatchKey::FuncTorchDynamicLayerBackMode})};
+  OutsideTransforms no_transforms;
 };
 
 }  // namespace
@@ -45,11 +45,39 @@ std::int64_t ParameterGroup::gathered_bytes() const {
   return bytes;
 }
 
-std::vector<std::uint32_t> ParameterGroup::shard_versions() const {
-  std::vector<std::uint32_t> versions;
-  for (const ShardedParameter& p : parameters_)
-    versions.push_back(static_cast<std::uint32_t>(p.shard()._version()));
-  return versions;
+std::vector<WriteCounts> ParameterGroup::writes_to_shards() const {
+  std::vector<WriteCounts> writes;
+  for (const ShardedParameter& p : parameters_) {
+    count_writes_to(p.shard());
+    writes.emplace_back(p.shard());
+  }
+  return writes;
+}
+
+// What operators wrote since it was sent counts, which all ranks know. What one rank wrote to its own part, the
+// others do not know of.
+void ParameterGroup::cancel_gather_of_written() {
+  if (!gathering_) return;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (gathering_->writes[i].is_written_by_operators(parameters_[i].shard())) return cancel_gather();
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!gathering_->writes[i].is_written(parameters_[i].shard())) continue;
+    cancel_gather();
+    TORCH_CHECK(false,
+                "meshtorch: the local tensor of a parameter was written while the parameter was gathered\n  parameter: ",
+                parameters_[i].name(), " of ", options_.name,
+                "\n  do: write to to_local() before unshard() and before the forward pass, or write to the parameter");
+  }
+}
+
+// Whether parameters that are whole already may be used as they are. A backward pass uses what its forward pass
+// used. A forward pass gathers them again if they were written, on any rank.
+bool ParameterGroup::are_up_to_date() const {
+  if (is_running_backward()) return true;
+  const bool mine = std::ranges::none_of(parameters_, [](const ShardedParameter& p) { return p.was_written(); });
+  const auto group = options_.data.group(options_.data.shard_axis);
+  return group ? all_say(*group, "whether whole parameters are as they were gathered", mine) : mine;
 }
 
 void ParameterGroup::start_gather() {
@@ -66,7 +94,7 @@ void ParameterGroup::start_gather() {
     dims.push_back(*p.dim());
   }
   const Tensors wholes = dims.empty() ? Tensors() : memory_->tensors();
-  Gathering gathering{[] {}, shard_versions()};
+  Gathering gathering{[] {}, writes_to_shards()};
   const CallOrigin origin(options_.name);
   const auto group = options_.data.group(options_.data.shard_axis);
   try {
@@ -94,11 +122,9 @@ void ParameterGroup::cancel_gather() {
 
 void ParameterGroup::unshard(Form form) {
   const OrdinaryTensors mode;
-  const auto was_written = [](const ShardedParameter& p) { return p.was_written(); };
-  if (form_ == form && std::ranges::none_of(parameters_, was_written)) return;
+  if (form_ == form && are_up_to_date()) return;
   reshard();
-  // What was written since it was sent counts.
-  if (gathering_ && gathering_->versions != shard_versions()) cancel_gather();
+  cancel_gather_of_written();
   start_gather();
   try {
     const CallOrigin origin(options_.name);

@@ -16,6 +16,7 @@
 #include "meshtorch/api.h"
 #include "meshtorch/data_parallel.h"
 #include "meshtorch/fully_shard.h"
+#include "tensor/memory_state.h"
 
 namespace meshtorch::internal {
 
@@ -110,7 +111,7 @@ class MESHTORCH_FOR_PYTHON ParameterGroup : public std::enable_shared_from_this<
   // A gathering under way.
   struct Gathering {
     std::function<void()> finish;
-    std::vector<std::uint32_t> versions;  // of the shards
+    std::vector<WriteCounts> writes;  // to the shards
   };
 
   ParameterGroup(const std::vector<NamedParameter>& parameters, ParameterGroupOptions options);
@@ -122,7 +123,9 @@ class MESHTORCH_FOR_PYTHON ParameterGroup : public std::enable_shared_from_this<
   std::string names_without_data() const;
 
   void take_memory();
-  std::vector<std::uint32_t> shard_versions() const;
+  std::vector<WriteCounts> writes_to_shards() const;
+  void cancel_gather_of_written();
+  bool are_up_to_date() const;
   void prefetch(const std::optional<std::vector<std::weak_ptr<ParameterGroup>>>& given,
                 const std::shared_ptr<ParameterGroup>& next);
   // Keeps a larger part than the shard until backward, where that is asked for.

@@ -6,12 +6,16 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <utility>
 
+#include "comm/agreement.h"
 #include "comm/last_words.h"
 #include "dispatch/mixing.h"
 #include "meshtorch/collectives.h"
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
+#include "tensor/memory_state.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -37,6 +41,11 @@ struct ClassSplit {
   at::Tensor reduced(at::Tensor local, const char* op) const {
     for (const int axis : class_axes()) local = wait_tensor(all_reduce(local, op, meta->mesh->group({axis})));
     return local;
+  }
+  // Of the ranks that reduce together.
+  bool all_say(const char* question, bool mine) const {
+    const MeshImpl& mesh = *meta->mesh;
+    return mesh.backend().has_peers ? internal::all_say(mesh.group(class_axes()), question, mine) : mine;
   }
 };
 
@@ -123,16 +132,22 @@ Shape global_target_shape(const ClassSplit& split) {
 // operator of backward wants it, and would have to communicate.
 struct KnownSum {
   c10::weak_intrusive_ptr<c10::TensorImpl> gradient{c10::intrusive_ptr<c10::TensorImpl>()};
-  std::uint32_t version = 0;
-  std::int64_t dim = 0;  // that of the classes
+  std::optional<MemoryState> state;  // of the gradient's local tensor
+  std::int64_t dim = 0;              // that of the classes
   at::Tensor sum;
 };
 thread_local KnownSum known_sum;
 
-bool is_known_sum_of(const at::Tensor& gradient, std::int64_t dim) {
-  return known_sum.dim == dim && !known_sum.gradient.expired() &&
-         known_sum.gradient._unsafe_get_target() == gradient.unsafeGetTensorImpl() &&
-         known_sum.version == gradient._version();
+// Takes the sum of this gradient if it is known, and holds on all ranks: hooks may have written to the gradient
+// in between, on some ranks.
+at::Tensor take_known_sum(const at::Tensor& gradient, const ClassSplit& split) {
+  const KnownSum known = std::exchange(known_sum, {});
+  if (!known.state) return {};
+  const DTensorMeta* meta = meta_of(gradient);
+  const bool holds_here = known.dim == split.dim && meta != nullptr && !known.gradient.expired() &&
+                          known.gradient._unsafe_get_target() == gradient.unsafeGetTensorImpl() &&
+                          known.state->holds_for(meta->local);
+  return split.all_say("whether the sum of a gradient still holds", holds_here) ? known.sum : at::Tensor();
 }
 
 }  // namespace
@@ -167,10 +182,9 @@ std::optional<at::Tensor> class_split_log_softmax_backward(const at::Tensor& gra
   at::Tensor output = split->meta->local;
   at::Tensor g = wait_tensor(local_as(gradient, *split->meta->layout));
   if (at::isReducedFloatingType(output.scalar_type())) output = output.to(at::kFloat), g = g.to(at::kFloat);
-  const at::Tensor sum = is_known_sum_of(gradient, split->dim)
-                             ? known_sum.sum.to(g.scalar_type())
-                             : split->reduced(g.sum(split->dim, /*keepdim=*/true), "sum");
-  known_sum = {};
+  const at::Tensor known = take_known_sum(gradient, *split);
+  const at::Tensor sum = known.defined() ? known.to(g.scalar_type())
+                                         : split->reduced(g.sum(split->dim, /*keepdim=*/true), "sum");
   return wrap((g - output.exp() * sum).to(dtype), split->meta->layout, result.sizes(),
               dense_strides(result.sizes()));
 }
@@ -232,7 +246,7 @@ std::optional<at::Tensor> class_split_nll_loss_backward(const at::Tensor& output
                       of_target.masked_fill(t.is_here.bitwise_not().unsqueeze(split->dim), 0));
   const at::Tensor result = wrap(gradient, split->meta->layout, self.sizes(), dense_strides(self.sizes()));
   known_sum = {c10::weak_intrusive_ptr<c10::TensorImpl>(result.getIntrusivePtr()),
-               static_cast<std::uint32_t>(result._version()), split->dim, of_target};
+               MemoryState(distributed(result, "a gradient").local), split->dim, of_target};
   return result;
 }
 

@@ -7,6 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "comm/blocking.h"
+#include "comm/call_subject.h"
 #include "mesh/agree_on_mesh.h"
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
@@ -34,7 +36,8 @@ at::Tensor base_with(const at::Tensor& view, const CopiedView& way) {
   torch::jit::Stack stack = way.arguments;
   stack[0] = full;
   way.op.callBoxed(&stack);
-  result_of(stack, way.result).copy_(whole_local(view));
+  const at::Tensor place = result_of(stack, way.result);
+  without_repetitions(place, place.strides()).copy_(without_repetitions(whole_local(view), place.strides()));
   return redistribute_local(full, way.base.sizes().vec(), *base.mesh->replicated(), *base.layout);
 }
 
@@ -46,6 +49,7 @@ at::Tensor as_it_lies(const at::Tensor& tensor) {
   DTensorMeta& as_of = distributed(same, "the base of a view");
   as_of.write_back = meta.write_back;
   as_of.assumed = meta.assumed;
+  as_of.origin = meta.origin;
   return same;
 }
 
@@ -63,12 +67,6 @@ class TakingAgain {
  private:
   const bool before_;
 };
-
-// Whoever holds the base of a copy may have its memory.
-MemoryState state_of_base(const at::Tensor& local, CopiedView::Kind kind) {
-  if (kind != CopiedView::Kind::shared) note_exposed(local);
-  return MemoryState(local);
-}
 
 // Where the view of a plain tensor would begin.
 std::int64_t offset_of_view(const at::Tensor& base, const ResultPlan& plan, std::size_t itemsize) {
@@ -103,28 +101,31 @@ CopiedView::CopiedView(Kind how, const at::Tensor& of, const c10::OperatorHandle
       base(as_it_lies(of)),
       op(view_op),
       arguments(std::move(given)),
-      result(index),
-      base_state_(state_of_base(distributed(base, "the base of a view").local, how)) {
+      result(index) {
   if (!arguments.empty()) arguments[0] = base;
+  if (kind != Kind::shared) count_writes_to(distributed(base, "the base of a view").local);
+  note_equal();
 }
 
 bool CopiedView::is_outdated() const {
   const DTensorMeta& of = distributed(base, "the base of a view");
   const bool is_base_outdated = of.write_back && of.write_back->is_outdated();
-  const std::scoped_lock lock(mutex_);
-  return is_base_outdated || (kind != Kind::shared && base_state_.is_written(of.local));
+  const auto lock = lock_across_ranks(mutex_);
+  return is_base_outdated || (kind != Kind::shared && base_state_->writes().is_written_by_operators(of.local));
 }
 
 // Only the copy of another layout is made by communication.
 bool CopiedView::holds(const DTensorMeta& of, Reader reader) const {
-  if (kind != Kind::moved) return base_state_.holds_for(of.local);
-  if (reader == Reader::this_rank) return !base_state_.is_written(of.local);
-  return all_say(*of.mesh, "whether the copy of a view still holds", base_state_.holds_for(of.local));
+  if (kind != Kind::moved) return base_state_->holds_for(of.local);
+  if (reader == Reader::this_rank) return !base_state_->writes().is_written_by_operators(of.local);
+  const MovedTensor moved(of.origin);
+  return all_say(*of.mesh, "whether the copy of a view still holds", base_state_->holds_for(of.local));
 }
 
 void CopiedView::note_equal() const {
-  const std::scoped_lock lock(mutex_);
-  base_state_ = MemoryState(distributed(base, "the base of a view").local);
+  if (kind == Kind::shared) return;
+  const auto lock = lock_across_ranks(mutex_);
+  base_state_.emplace(distributed(base, "the base of a view").local);
 }
 
 void CopiedView::refresh(const DTensorMeta& view, Reader reader) const {
@@ -132,9 +133,10 @@ void CopiedView::refresh(const DTensorMeta& view, Reader reader) const {
   const DTensorMeta& of = distributed(base, "the base of a view");
   internal::refresh(of, reader);
   if (kind == Kind::shared) return;
-  const std::scoped_lock lock(mutex_);
+  const auto lock = lock_across_ranks(mutex_);
   if (holds(of, reader)) return;
-  base_state_ = MemoryState(of.local);
+  const bool is_alike = kind == Kind::moved || base_state_->writes().is_written_by_operators(of.local);
+  base_state_.emplace(of.local);
   const TakingAgain taking_again;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   torch::jit::Stack stack = arguments;
@@ -142,7 +144,7 @@ void CopiedView::refresh(const DTensorMeta& view, Reader reader) const {
   const at::IntArrayRef strides = view.local.strides();
   without_repetitions(view.local, strides)
       .copy_(without_repetitions(local_under(result_of(stack, result), *view.layout), strides));
-  note_write(view.local);
+  is_alike ? note_write(view.local) : note_write_here(view.local);
 }
 
 at::Tensor wrap_view(at::Tensor local, const ResultPlan& plan, const at::Tensor& base, bool moved,

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 
 #include "operator/decision.h"
 #include "tensor/memory_state.h"
@@ -39,7 +40,7 @@ struct CopiedView final : WriteBack {
   bool holds(const DTensorMeta& of, Reader reader) const;
 
   mutable std::recursive_mutex mutex_;  // a view may be read while it is brought up to date
-  mutable MemoryState base_state_;      // when the view was last like it
+  mutable std::optional<MemoryState> base_state_;  // when the copy was last like it
 };
 
 // Wraps a result of a view operator on `base`, which was redistributed first if `moved`.

@@ -5,6 +5,7 @@
 #include "comm/host_tensor.h"
 #include "comm/rank_context.h"
 #include "comm/scatter.h"
+#include "comm/transforms.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/dtensor.h"
 #include "tensor/declare_layout.h"
@@ -73,6 +74,7 @@ using MakeLocal = std::function<at::Tensor(const Layout& layout, const at::Tenso
 DTensor make_new(const Shape& size, const DeviceMesh& mesh, const Placements& placements,
                  const at::TensorOptions& options, const MakeLocal& make) {
   check_new_sizes(size);
+  const OutsideTransforms ordinary;
   MeshImpl& impl = impl_of(mesh);
   const Layout* layout = checked_layout(impl, placements, static_cast<std::int64_t>(size.size()));
   const Layout* whole = impl.layout(gradient_placements(layout->placements));
@@ -98,6 +100,7 @@ DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, cons
                           const DistributeOptions& options) {
   if (is_dtensor(tensor)) return check_distributed(tensor, mesh, placements);
   check_dense(tensor, "distribute_tensor");
+  const OutsideTransforms ordinary;
   TORCH_CHECK(tensor.is_leaf(),
               "meshtorch: distribute_tensor should be used to distribute leaf tensors, but this one is the "
               "result of an operator\n  "

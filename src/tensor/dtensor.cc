@@ -7,6 +7,7 @@
 
 #include "autograd/differentiable.h"
 #include "comm/pending.h"
+#include "comm/transforms.h"
 #include "meshtorch/between_meshes.h"
 #include "meshtorch/collectives.h"
 #include "tensor/cross_mesh.h"
@@ -26,9 +27,10 @@ namespace {
 // This rank's shard, as others may see it: nothing on a rank outside the mesh, and zero, of a tensor without
 // dims, which always has an element.
 at::Tensor shard_of(const at::Tensor& tensor) {
+  const OutsideTransforms ordinary;
   const DTensorMeta& meta = distributed(tensor, "to_local");
   refresh(meta, Reader::this_rank);
-  if (meta.layout->has_partial) note_exposed(meta.local);
+  note_exposed(meta.local);
   if (!meta.mesh->coordinate())
     return tensor.dim() == 0 ? at::zeros({}, meta.local.options()) : at::empty({0}, meta.local.options());
   return is_pending_tensor(meta.local) ? meta.local : meta.local.alias();
@@ -72,6 +74,7 @@ DTensor internal::made_of_local(const at::Tensor& local, const DeviceMesh& mesh,
   TORCH_CHECK_VALUE(!is_dtensor(local),
                     "meshtorch: from_local was given a distributed tensor\n  do: use redistribute");
   check_dense(local, "from_local");
+  const OutsideTransforms ordinary;
   TORCH_CHECK_VALUE(options.shape.has_value() || !options.stride.has_value(),
                     "meshtorch: from_local with a stride needs the shape too");
   MeshImpl& impl = impl_of(mesh);
@@ -104,7 +107,7 @@ DTensor internal::made_of_local(const at::Tensor& local, const DeviceMesh& mesh,
     // A rank outside the mesh holds a stand-in.
     at::Tensor mine = impl.coordinate() ? x.detach() : at::zeros(local_shape_of(shape, *layout), x.options());
     if (options.run_check) mine = copies_of_first(std::move(mine), *layout);
-    if (layout->has_partial) note_exposed(mine);
+    note_exposed(mine);
     at::Tensor whole = wrap(std::move(mine), layout, shape, strides);
     DTensorMeta& meta = distributed(whole, "from_local");
     meta.assumed = assumed;

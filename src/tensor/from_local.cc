@@ -8,6 +8,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "comm/blocking.h"
 #include "comm/host_tensor.h"
 #include "comm/rank_context.h"
 #include "meshtorch/collectives.h"
@@ -168,7 +169,7 @@ AssumedShapePtr assume_both(const AssumedShapePtr& a, const AssumedShapePtr& b) 
 
 void compare_assumed(const AssumedShapePtr& assumed) {
   if (!assumed || assumed->is_compared) return;
-  const std::scoped_lock lock(assumed->comparing);
+  const auto lock = lock_across_ranks(assumed->comparing);
   if (assumed->is_compared) return;
   for (const AssumedShapePtr& part : assumed->parts) compare_assumed(part);
   if (assumed->layout != nullptr)

@@ -3,6 +3,8 @@
 
 #include <c10/core/StorageImpl.h>
 
+#include <array>
+#include <cstdint>
 #include <mutex>
 #include <span>
 #include <unordered_map>
@@ -17,60 +19,77 @@ namespace {
 // Inference tensors have no version.
 bool has_version(const at::Tensor& tensor) { return !tensor.is_inference(); }
 
-// The storages that code outside of the library can reach. An entry keeps the storage's address from being
-// used again, not its memory.
-class ExposedStorages {
+struct KnownStorage {
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps its address from being used again, not its memory
+  bool is_exposed = false;
+  std::uint64_t writes = 0;  // of operators, since it is known
+};
+
+// The storages that code outside of the library can reach, and those whose writes are counted.
+class KnownStorages {
  public:
-  static ExposedStorages& all() {
-    static auto* const storages = new ExposedStorages;
+  static KnownStorages& all() {
+    static auto* const storages = new KnownStorages;
     return *storages;
   }
 
-  void add(const at::Tensor& tensor) {
+  void add(const at::Tensor& tensor, bool is_exposed) {
     if (!tensor.has_storage()) return;
-    const std::scoped_lock lock(mutex_);
-    if (entries_.size() >= next_cleanup_) remove_freed();
-    entries_.try_emplace(key_of(tensor), tensor.storage().getWeakStorageImpl());
-  }
-  bool contains(const at::Tensor& tensor) {
-    if (!tensor.has_storage()) return true;  // nothing is known of its memory
-    const std::scoped_lock lock(mutex_);
-    return entries_.contains(key_of(tensor));
+    Part& part = part_of(tensor);
+    const std::scoped_lock lock(part.mutex);
+    if (part.entries.size() >= part.next_cleanup) remove_freed(part);
+    const auto entry =
+        part.entries.try_emplace(key_of(tensor), KnownStorage{tensor.storage().getWeakStorageImpl()}).first;
+    entry->second.is_exposed |= is_exposed;
   }
   void count_write(const at::Tensor& tensor) {
     if (!tensor.has_storage()) return;
-    const std::scoped_lock lock(mutex_);
-    const auto entry = entries_.find(key_of(tensor));
-    if (entry != entries_.end()) ++entry->second.writes;
+    Part& part = part_of(tensor);
+    const std::scoped_lock lock(part.mutex);
+    if (const auto entry = part.entries.find(key_of(tensor)); entry != part.entries.end())
+      ++entry->second.writes;
   }
-  std::uint64_t writes_of(const at::Tensor& tensor) {
-    if (!tensor.has_storage()) return 0;
-    const std::scoped_lock lock(mutex_);
-    const auto entry = entries_.find(key_of(tensor));
-    return entry == entries_.end() ? 0 : entry->second.writes;
+
+  struct Facts {
+    bool is_exposed;
+    std::uint64_t writes;
+  };
+  Facts facts_of(const at::Tensor& tensor) {
+    if (!tensor.has_storage()) return {true, 0};  // nothing is known of its memory
+    Part& part = part_of(tensor);
+    const std::scoped_lock lock(part.mutex);
+    const auto entry = part.entries.find(key_of(tensor));
+    if (entry == part.entries.end()) return {false, 0};
+    return {entry->second.is_exposed, entry->second.writes};
   }
 
  private:
-  struct Entry {
-    explicit Entry(c10::weak_intrusive_ptr<c10::StorageImpl> storage_impl)
-        : storage(std::move(storage_impl)) {}
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
-    std::uint64_t writes = 0;
+  using Key = const c10::StorageImpl*;
+
+  // Ranks that are threads do not wait for one lock.
+  struct alignas(64) Part {
+    std::mutex mutex;
+    std::unordered_map<Key, KnownStorage> entries;
+    std::size_t next_cleanup = kLeastCleanup;
   };
 
-  static const c10::StorageImpl* key_of(const at::Tensor& tensor) {
-    return tensor.storage().unsafeGetStorageImpl();
+  static Key key_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
+  Part& part_of(const at::Tensor& tensor) {
+    const auto address = reinterpret_cast<std::uintptr_t>(key_of(tensor));
+    return parts_[(address >> 5 ^ address >> 11) % parts_.size()];
   }
-  void remove_freed() {
-    std::erase_if(entries_, [](const auto& entry) { return entry.second.storage.expired(); });
-    next_cleanup_ = 2 * entries_.size() + kLeastCleanup;
+  static void remove_freed(Part& part) {
+    std::erase_if(part.entries, [](const auto& entry) { return entry.second.storage.expired(); });
+    part.next_cleanup = 2 * part.entries.size() + kLeastCleanup;
   }
 
   static constexpr std::size_t kLeastCleanup = 64;
-  std::mutex mutex_;
-  std::unordered_map<const c10::StorageImpl*, Entry> entries_;
-  std::size_t next_cleanup_ = kLeastCleanup;
+  std::array<Part, 64> parts_;
 };
+
+std::uint64_t version_of(const at::Tensor& local) {
+  return has_version(local) ? local.unsafeGetTensorImpl()->version_counter().current_version() : 0;
+}
 
 std::optional<std::uint64_t> checksum_of(const at::Tensor& local) {
   wait_pending(local);
@@ -83,13 +102,19 @@ std::optional<std::uint64_t> checksum_of(const at::Tensor& local) {
 
 }  // namespace
 
-void note_exposed(const at::Tensor& local) { ExposedStorages::all().add(local); }
+void note_exposed(const at::Tensor& local) { KnownStorages::all().add(local, /*is_exposed=*/true); }
+void count_writes_to(const at::Tensor& local) { KnownStorages::all().add(local, /*is_exposed=*/false); }
 
 void note_write(const at::Tensor& local) {
+  if (has_version(local)) local.unsafeGetTensorImpl()->bump_version();
+  KnownStorages::all().count_write(local);
+}
+
+void note_write_here(const at::Tensor& local) {
   if (has_version(local)) {
     local.unsafeGetTensorImpl()->bump_version();
   } else {
-    ExposedStorages::all().count_write(local);
+    note_exposed(local);  // a checksum sees it
   }
 }
 
@@ -98,18 +123,24 @@ void share_writes(const at::Tensor& view, const at::Tensor& base) {
     view.unsafeGetTensorImpl()->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
 }
 
-std::uint64_t writes_of(const at::Tensor& local) {
-  return has_version(local) ? local.unsafeGetTensorImpl()->version_counter().current_version()
-                            : ExposedStorages::all().writes_of(local);
+WriteCounts::WriteCounts(const at::Tensor& local)
+    : version_(version_of(local)), operator_writes_(KnownStorages::all().facts_of(local).writes) {}
+
+bool WriteCounts::is_written_by_operators(const at::Tensor& local) const {
+  return KnownStorages::all().facts_of(local).writes != operator_writes_;
 }
 
-MemoryState::MemoryState(const at::Tensor& local) : writes_(writes_of(local)) {
-  if (ExposedStorages::all().contains(local)) checksum_ = checksum_of(local);
+bool WriteCounts::is_written(const at::Tensor& local) const {
+  return version_of(local) != version_ || is_written_by_operators(local);
+}
+
+MemoryState::MemoryState(const at::Tensor& local) : writes_(local) {
+  if (KnownStorages::all().facts_of(local).is_exposed) checksum_ = checksum_of(local);
 }
 
 bool MemoryState::holds_for(const at::Tensor& local) const {
-  if (is_written(local)) return false;
-  if (!ExposedStorages::all().contains(local)) return true;
+  if (writes_.is_written(local)) return false;
+  if (!KnownStorages::all().facts_of(local).is_exposed) return true;
   return checksum_ && checksum_ == checksum_of(local);
 }
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "comm/transforms.h"
+
 namespace meshtorch::internal {
 
 c10::intrusive_ptr<c10::BackendMeta> DTensorMeta::clone(const c10::intrusive_ptr<c10::BackendMeta>&) const {
@@ -32,6 +34,7 @@ const std::string& memory_error() {
 }  // namespace
 
 void reject_plain(const at::Tensor& tensor, const char* where) {
+  if (tensor.defined()) check_untransformed(tensor, where);
   TORCH_CHECK_VALUE(
       false, "meshtorch: a plain tensor was taken for a distributed one\n  ",
       tensor.defined() ? c10::str("its shape: ", tensor.sizes()) : std::string("it is undefined"),

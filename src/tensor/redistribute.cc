@@ -5,6 +5,7 @@
 
 #include "autograd/differentiable.h"
 #include "comm/pending.h"
+#include "comm/transforms.h"
 #include "tensor/declare_layout.h"
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
@@ -13,6 +14,7 @@ namespace meshtorch::internal {
 namespace {
 
 at::Tensor moved(const at::Tensor& tensor, const Layout* to, const RedistributeOptions& options) {
+  const OutsideTransforms ordinary;
   const DTensorMeta& meta = distributed(tensor, "redistribute");
   at::Tensor result = local_under(options.forward_dtype ? tensor.to(*options.forward_dtype) : tensor, *to);
   if (!options.async_op) wait_pending(result);

@@ -215,6 +215,43 @@ TEST(FullyShardHandle, UnshardShowsPlainParametersAndKeepsWhatIsWritten) {
   });
 }
 
+// Of what ranks write to whole parameters each keeps the part that it owns, whether others have written or not.
+TEST(FullyShardHandle, WholeParametersThatOneRankWroteAreGatheredAgainByAll) {
+  on_ranks(2, [](int rank) {
+    const torch::NoGradGuard no_grad;
+    const torch::Tensor batch = numbers({2, 6}, torch::kDouble);
+    for (int writer = 0; writer < 2; ++writer) {
+      Mlp mlp = filled(Mlp(6, 5));
+      Mlp plain = filled(Mlp(6, 5));
+      mt::FSDPModule handle = mt::fully_shard(*mlp, batches(2));
+      handle.unshard();
+      if (rank == writer) mlp->up->weight.mul_(2);
+      plain->up->weight.chunk(2)[writer].mul_(2);
+      EXPECT_TRUE(is_close(mlp(batch), plain(batch), 1e-12)) << "after rank " << writer << " wrote";
+    }
+  });
+}
+
+TEST(FullyShardHandle, AShardThatOneRankWroteWhileItWasGatheredIsAnError) {
+  on_ranks(2, [](int rank) {
+    const torch::NoGradGuard no_grad;
+    Mlp mlp = filled(Mlp(6, 5));
+    mt::FSDPModule handle = mt::fully_shard(*mlp, batches(2));
+    const torch::Tensor shard = mt::DTensor(mlp->up->weight).to_local();
+    handle.start_unshard();
+    if (rank == 0) {
+      shard.mul_(2);
+      const std::string error = error_of([&] { handle.unshard(); });
+      EXPECT_NE(error.find("the local tensor of a parameter was written while the parameter was gathered\n"
+                           "  parameter: up.weight"),
+                std::string::npos)
+          << error;
+    } else {
+      handle.unshard();
+    }
+  });
+}
+
 TEST(FullyShardHandle, ParametersThatAreNotGatheredAreAnErrorNotGarbage) {
   on_ranks(2, [](int) {
     Mlp mlp = filled(Mlp(6, 5));

@@ -132,6 +132,35 @@ TEST(LossParallelScope, CommunicatesThreeSmallTensorsForwardAndNoneBackward) {
   });
 }
 
+// The sum of a gradient is kept for the next node of backward; between the two a hook may write to it, on some ranks.
+TEST(LossParallelScope, AHookMayWriteToTheGradientInBetween) {
+  on_ranks(3, [](int rank) {
+    const torch::Tensor target = torch::tensor({0, 6, 3, 6});
+    const mt::loss_parallel scope;
+    for (const bool is_unseen : {false, true}) {
+      for (const std::set<int>& writers : {std::set<int>{}, {0}, {2}, {0, 1}, {0, 1, 2}}) {
+        const torch::Tensor plain = numbers({4, 7}, torch::kDouble).requires_grad_();
+        const torch::Tensor of_plain = torch::log_softmax(plain, 1);
+        of_plain.register_hook([&](const torch::Tensor& g) {
+          for (const int writer : writers) torch::Tensor(g).tensor_split(torch::IntArrayRef{3, 6}, 1)[writer].mul_(3);
+        });
+        F::nll_loss(of_plain, target).backward();
+        const DTensor logits =
+            mt::distribute_tensor(numbers({4, 7}, torch::kDouble).requires_grad_(), line(3), {Shard(1)});
+        const torch::Tensor of_logits = torch::log_softmax(logits, 1);
+        of_logits.register_hook([&](const torch::Tensor& g) {
+          if (!writers.contains(rank)) return;
+          const torch::Tensor local = DTensor(g).to_local();
+          is_unseen ? local.data().mul_(3) : local.mul_(3);
+        });
+        F::nll_loss(of_logits, target).backward();
+        EXPECT_TRUE(is_close(DTensor(logits.grad()).full_tensor(), plain.grad(), 1e-12))
+            << writers.size() << " ranks write, unseen: " << is_unseen;
+      }
+    }
+  });
+}
+
 TEST(LossParallelScope, RefusesTargetsThatAreNoClass) {
   on_ranks(2, [](int) {
     const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2}, {"tp"});

@@ -188,5 +188,31 @@ TEST(UnseenWrites, NobodyIsAskedWhereOneRankReadsItsShard) {
   });
 }
 
+// Whoever writes to its shard does so alone, and so does whoever looks at its part of a copy: nothing is sent.
+TEST(UnseenWrites, OfOneRankLeaveLocalTensorsOfCopiedViewsToEachRank) {
+  on_ranks(3, [](int rank) {
+    for (const bool is_inference : {false, true}) {
+      const c10::InferenceMode mode(is_inference);
+      for (const SplitDimView& view : views_along_the_split_dim()) {
+        for (int writer = 0; writer < 3; ++writer) {
+          torch::Tensor whole = numbers({7, 3});
+          const DTensor x = mt::distribute_tensor(whole, line(3), {Shard(0)});
+          const torch::Tensor y = view.of(x);
+          const torch::Tensor before = view.of(whole).clone();
+          if (rank == writer) x.to_local().fill_(10);
+          const mt::CommDebugMode comm;
+          EXPECT_TRUE(is_equal(DTensor(y).to_local(), before)) << view.name;
+          EXPECT_EQ(comm.get_total_counts(), 0);
+          whole.tensor_split(torch::IntArrayRef{3, 6})[writer].fill_(10);
+          expect_relu(y, view.of(whole), view.name);
+          EXPECT_TRUE(is_equal(DTensor(y).to_local(), view.of(whole))) << view.name;
+          x.mul_(2);
+          EXPECT_TRUE(is_equal(DTensor(y).to_local(), view.of(whole * 2))) << view.name << ", by an operator";
+        }
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace meshtorch::testing
