@@ -181,7 +181,8 @@ const Layout* ShardedParameter::layout_of(Form form) const {
 
 void ShardedParameter::show(Form form, const at::Tensor& whole) {
   sharded_ = parameter_.variable_data();
-  // With a version counter of its own: gathering again fills the same memory with the same values, which is no write to views of it.
+  // With a version counter of its own: gathering again fills the same memory with the same values, which is
+  // no write to views of it.
   whole_ = dim_ ? whole.variable_data() : whole;
   const Layout* layout = layout_of(form);
   take_data(parameter_, layout == nullptr

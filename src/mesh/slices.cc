@@ -35,7 +35,8 @@ struct NamedAxis {
   MeshAxis axis;
 };
 
-// Adds the axes of a mesh, as they lie in its root, to those of another. False if one of them has a name that another axis has.
+// Adds the axes of a mesh, as they lie in its root, to those of another. False if one of them has a name that
+// another axis has.
 bool add_axes(std::vector<NamedAxis>& all, const MeshImpl& mesh, const MeshAxes& axes) {
   for (std::size_t a = 0; a < axes.size(); ++a) {
     const auto known = std::ranges::find(all, mesh.names()[a], &NamedAxis::name);
@@ -57,7 +58,8 @@ void order_axes(std::vector<NamedAxis>& axes, const Names& of_root) {
   std::ranges::stable_sort(axes, std::ranges::less(), place);
 }
 
-// The mesh of the axes of both, which lie in roots of the same ranks; null if they overlap, or two axes share a name.
+// The mesh of the axes of both, which lie in roots of the same ranks; null if they overlap, or two axes share
+// a name.
 std::shared_ptr<MeshImpl> joined_in(const MeshImpl& one, const MeshCut& cut, const MeshImpl& other,
                                     const MeshCut& other_cut) {
   std::vector<NamedAxis> all;
