@@ -91,13 +91,20 @@ def _refuse_shared_between_groups(modules):
 
 
 def _take_replaced_parameters(modules):
-    """Parameters that modules hold now in the place of those that their groups were given."""
+    """Parameters that modules hold now in the place of those that their groups were given. What several modules shared they share again,
+    since load_state_dict(assign=True) gives each its own: the first that was replaced counts."""
     for part in (part for whole in modules for part in whole.modules() if hasattr(part, "_meshtorch_passes")):
-        for owner, name, old in part._meshtorch_passes.parameters:
+        passes = part._meshtorch_passes
+        replaced = {}  # by what was there: what is there now
+        for owner, name, old in passes.parameters:
             new = owner._parameters.get(name)
-            if new is not None and new is not old:
+            if new is not None and new is not old and id(old) not in replaced:
+                replaced[id(old)] = new
                 part._meshtorch_group.replace(old, new)
-        part._meshtorch_passes.parameters = []
+        for owner, name, old in passes.parameters:
+            if owner._parameters.get(name) is not None and id(old) in replaced:
+                owner._parameters[name] = replaced[id(old)]
+        passes.parameters = []
 
 
 def _begin(group, passes, inputs):
@@ -124,8 +131,20 @@ def leave(module, outputs):
     return _on_tensors(lambda tensors: group.after_forward(tensors, is_last), outputs)
 
 
+def _show_shards_in_states(group, passes):
+    """What a state dict gives, and takes, are shards, also between forward and backward, which gathers again."""
+
+    def reshard(*_):
+        group.reshard()
+
+    for module in {owner: None for owner, _, _ in passes.parameters}:
+        module.register_state_dict_pre_hook(reshard)
+        module.register_load_state_dict_pre_hook(reshard)
+
+
 def add_hooks(modules, group, parameters):
     passes = _Passes(modules, parameters)
+    _show_shards_in_states(group, passes)
     for module in modules:
         module._meshtorch_group = group
         module._meshtorch_passes = passes

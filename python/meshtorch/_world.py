@@ -19,8 +19,8 @@ _offered = {}
 _LIBRARIES = tuple(os.path.dirname(os.path.abspath(file)) + os.sep for file in (torch.__file__, __file__))
 # How groups that are about to be made are to be, by their ranks: (backend, options, description), None for what is usual.
 _wanted = {}
-# The ranks of the groups that meshes use.
-_made = set()
+# How the groups that meshes use were asked for, by their ranks: (backend, options).
+_made = {}
 
 
 def _make_shm(wanted, _):
@@ -79,14 +79,31 @@ def _group_named(name):
     return next((group for group, given in c10d._world.pg_names.items() if given == name), None)
 
 
+def _fields(options):
+    """What can be read of the options of a backend, which are equal if their fields are."""
+    names = [name for name in dir(options) if not name.startswith("__")]
+    return type(options), {name: value for name in names if not callable(value := getattr(options, name))}
+
+
+def _is_same_request(one, other):
+    """Whether two (backend, options) ask for the same group."""
+    usual = c10d._world.pg_map[dist.group.WORLD][0]
+    (backend, options), (other_backend, other_options) = one, other
+    return (backend or usual) == (other_backend or usual) and _fields(options) == _fields(other_options)
+
+
 @contextmanager
 def groups_made_as(wanted):
     """While it is open, groups of these ranks are made so. Those that exist already must not be asked for otherwise."""
     for ranks, (backend, options, _) in wanted.items():
-        if (backend, options) != (None, None) and ranks in _made:
+        if (backend, options) == (None, None) or ranks not in _made or len(ranks) == 1:
+            continue  # a group of one rank sends nothing, whatever its backend
+        if not _is_same_request((backend, options), _made[ranks]):
             raise ValueError(
-                f"meshtorch: backend_override asks for another group of ranks {list(ranks)}, which have one already"
-                "\n  do: give backend_override to the first mesh that has these ranks on an axis"
+                f"meshtorch: backend_override asks for another group of ranks {list(ranks)}, which have one already\n"
+                f"  asked: {backend or 'the usual backend'}, options {options}\n"
+                f"  there: {_made[ranks][0] or 'the usual backend'}, options {_made[ranks][1]}\n"
+                "  do: give backend_override to the first mesh that has these ranks on an axis"
             )
     _wanted.update(wanted)
     try:
@@ -126,7 +143,7 @@ def _new_group(ranks):
 def make_group(ranks):
     """The group of these ranks, in this order, in torch.distributed. Called by the library on every member."""
     ranks = list(ranks)
-    _made.add(tuple(ranks))
+    _made.setdefault(tuple(ranks), _wanted.get(tuple(ranks), (None, None))[:2])
     if tuple(ranks) in _offered:
         return _offered[tuple(ranks)]
     if _wanted.get(tuple(ranks), (None, None))[:2] != (None, None):

@@ -24,6 +24,10 @@ def run_each(w):
     w.same(funcol.all_gather_tensor(x, 0, mesh), torch.cat(all_x))
     w.same(funcol.all_gather_tensor(x, 1, mesh), torch.cat(all_x, 1))
     w.same(funcol.reduce_scatter_tensor(x, "sum", 0, mesh), total.chunk(w.size)[w.rank])
+    for name in ("SUM", "Sum"):
+        w.same(funcol.all_reduce(x, name, mesh), total)
+        w.same(funcol.all_reduce_coalesced([x], name, mesh)[0], total)
+        w.same(funcol.reduce_scatter_tensor(x, name, 0, mesh), total.chunk(w.size)[w.rank])
     w.same(funcol.broadcast(x, 1, mesh), all_x[1])
     w.same(funcol.all_to_all_single(x, None, None, mesh), torch.cat([t[w.rank : w.rank + 1] for t in all_x]))
     w.same(funcol.permute_tensor(x, [1, 2, 3, 0], mesh), all_x[(w.rank - 1) % w.size])

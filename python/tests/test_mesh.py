@@ -3,12 +3,15 @@
 import os
 import subprocess
 import sys
+from datetime import timedelta
 
 import meshtorch
 import pytest
 import torch
 from meshtorch import DeviceMesh, Replicate, Shard, distribute_tensor, init_device_mesh
 from meshtorch.device_mesh import _mesh_resources
+from meshtorch.fsdp import fully_shard
+from meshtorch.parallel import ColwiseParallel, parallelize_module
 
 
 def look_at_a_mesh(w):
@@ -196,8 +199,10 @@ def choose_backends(w):
     if w.rank < 3:
         group = mesh.get_group("odd")
         assert (group._get_backend_name(), group.group_desc) == ("custom", "mesh_odd")
-        with pytest.raises(ValueError, match="which have one already"):
+        with pytest.raises(ValueError, match="which have one already\n  asked: gloo, options None\n  there: fake"):
             init_device_mesh("cpu", (3,), backend_override={0: "gloo"})
+        again = init_device_mesh("cpu", (3,), mesh_dim_names=("other",), backend_override={"other": "fake"})
+        assert again.get_group("other") == group
     with pytest.raises(RuntimeError, match="Found redundant dim index 0 and name dp"):
         init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"), backend_override={"dp": "gloo", 0: "gloo"})
     with pytest.raises(RuntimeError, match=r"Found invalid keys in backend_override: got \['cp'\]"):
@@ -209,6 +214,65 @@ def choose_backends(w):
 
 def test_axes_have_backends_of_their_own(ranks):
     ranks(choose_backends)
+
+
+def ask_for_the_same_twice(w):
+    world = init_device_mesh("cpu", (5,), mesh_dim_names=("world",))
+    for _ in range(2):
+        assert world._unflatten(0, (1, 5), ("pp", "n"), backend_override={"pp": "fake"}).shape == (1, 5)
+        assert world._unflatten(0, (1, 5), ("pp", "n"), backend_override={"n": "gloo"}).shape == (1, 5)  # as it is
+        options = torch.distributed.ProcessGroupGloo._Options()
+        options._timeout = timedelta(seconds=77)
+        assert init_device_mesh("cpu", (4,), backend_override={0: options}).shape == (4,)
+    if w.rank < 4:
+        options._timeout = timedelta(seconds=78)
+        with pytest.raises(ValueError, match="which have one already"):
+            init_device_mesh("cpu", (4,), backend_override={0: options})
+
+
+def test_a_backend_may_be_asked_for_again(gloo_ranks):
+    gloo_ranks(ask_for_the_same_twice, size=5)
+
+
+class Pair(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm = torch.nn.Linear(4, 8), torch.nn.LayerNorm(8)
+
+    def forward(self, x):
+        return self.norm(self.up(x)).sum()
+
+
+def shard_over_unflattened(w):
+    world = init_device_mesh("cpu", (4,), mesh_dim_names=("world",))
+    one = world._unflatten(0, (2, 2), ("fsdp", "tp"))
+    other = world._unflatten(0, (1, 2, 1, 2), ("pp", "batch", "cp", "tp"))
+    wide = init_device_mesh("cpu", (1, 2, 2), mesh_dim_names=("pp", "cp", "tp"))
+    wide["pp", "cp"]._flatten("both")
+    for dp, tp in (
+        (one["fsdp"], one["tp"]),
+        (one["fsdp"], other["tp"]),
+        (other["batch"], one["tp"]),
+        (other["pp", "batch"], other["tp"]),
+        (wide["both"], wide["tp"]),
+        (wide["both"], one["tp"]),
+    ):
+        net = Pair()
+        plan = {"up": ColwiseParallel(output_layouts=Replicate())}
+        parallelize_module(net, tp, plan)
+        fully_shard(net, mesh=dp)
+        net(torch.ones(2, 4)).backward()
+        assert net.up.weight.device_mesh.mesh_dim_names == (*dp.mesh_dim_names, *tp.mesh_dim_names)
+        assert net.up.weight.device_mesh.mesh.flatten().tolist() == [0, 1, 2, 3]
+        assert net.up.weight.to_local().shape == (2, 4)
+    with pytest.raises(ValueError, match="cannot be data parallel over another"):
+        net = Pair()
+        parallelize_module(net, one["tp"], {"up": ColwiseParallel()})
+        fully_shard(net, mesh=world)  # which holds the ranks of tp
+
+
+def test_slices_of_meshes_of_one_world_go_together(ranks):
+    ranks(shard_over_unflattened)
 
 
 def set_and_measure_costs(w):

@@ -293,6 +293,34 @@ def test_a_user_derives_a_style(fake_world):
     assert model(torch.ones(1)).item() == 2
 
 
+class Noting(ParallelStyle):
+    def _apply(self, module, device_mesh):
+        self.mesh = device_mesh
+        return module
+
+
+class NotingColumns(ColwiseParallel):
+    def _apply(self, module, device_mesh):
+        self.mesh = device_mesh
+        return super()._apply(module, device_mesh)
+
+
+def styles_on_several_axes(w):
+    for names in (("dp", "tp"), ("ep", "cp"), None):
+        mesh, own, columns = w.mesh(2, 2, names=names), Noting(), NotingColumns()
+        parallelize_module(nn.Linear(4, 4), mesh, own)
+        assert own.mesh == mesh
+        if names and "tp" in names:
+            linear = parallelize_module(nn.Linear(4, 4), mesh, columns)
+            assert columns.mesh == mesh and linear.weight.device_mesh == mesh["tp"]
+            parallelize_module(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), mesh, {"0": own, "1": columns})
+            assert own.mesh == columns.mesh == mesh
+
+
+def test_a_style_of_the_program_gets_the_mesh_that_was_given(ranks):
+    ranks(styles_on_several_axes)
+
+
 def test_a_style_that_is_none_is_named(fake_world):
     with pytest.raises(TypeError, match="the style of '0' is 'colwise', of type str"):
         parallelize_module(nn.Sequential(nn.Linear(4, 4)), fake_world.mesh(), {"0": "colwise"})

@@ -1,5 +1,6 @@
 // Differentiable collectives: each backward is the adjoint collective, itself differentiable.
 #include <ATen/ATen.h>
+#include <ATen/WrapDimUtils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <algorithm>
@@ -12,19 +13,25 @@ namespace meshtorch {
 using namespace internal;
 namespace {
 
-// The gradient of a missing result is zero; all ranks must still take part in the backward collective.
-Tensors filled(const Tensors& gradients, const Tensors& like) {
-  Tensors full = gradients;
-  for (std::size_t i = 0; i < full.size(); ++i) {
-    if (!full[i].defined()) full[i] = at::zeros_like(like[i]);
-  }
-  return full;
+// The form of a tensor: backward holds no data where it needs none.
+struct TensorForm {
+  std::vector<std::int64_t> sizes;
+  at::TensorOptions options;
+};
+
+std::vector<TensorForm> forms_of(const Tensors& tensors) {
+  std::vector<TensorForm> forms;
+  for (const at::Tensor& t : tensors) forms.push_back({t.sizes().vec(), t.options().requires_grad(false)});
+  return forms;
 }
 
-Tensors detached(const Tensors& tensors) {
-  Tensors plain;
-  for (const at::Tensor& t : tensors) plain.push_back(t.detach());
-  return plain;
+// The gradient of a missing result is zero; all ranks must still take part in the backward collective.
+Tensors filled(const Tensors& gradients, const std::vector<TensorForm>& like) {
+  Tensors full = gradients;
+  for (std::size_t i = 0; i < full.size(); ++i) {
+    if (!full[i].defined()) full[i] = at::zeros(like[i].sizes, like[i].options);
+  }
+  return full;
 }
 
 // Called by backward: forward is right without a derivative too.
@@ -59,25 +66,33 @@ at::Tensor product_of_others(const at::Tensor& x, const Group& group) {
 at::Tensor all_reduce_autograd(const at::Tensor& self, Reduction op, const Group& group) {
   const auto forward = [=](const at::Tensor& x) { return all_reduce(x, op, group); };
   // Finds out if the input was changed in place before backward needs it.
-  const auto saved = std::make_shared<torch::autograd::SavedVariable>(self, /*is_output=*/false);
+  const auto saved_input = [&] {
+    return std::make_shared<torch::autograd::SavedVariable>(self, /*is_output=*/false);
+  };
   switch (op.op) {
     case ReduceOp::sum:
     case ReduceOp::avg:
       return differentiable("AllReduceBackward", self, forward,
                             [=](const at::Tensor& g) { return all_reduce_autograd(g, op, group); });
     case ReduceOp::product:
-      return differentiable("AllReduceProductBackward", self, forward, [=](const at::Tensor& g) {
-        return all_reduce_autograd(g, ReduceOp::sum, group) * product_of_others(saved->unpack(), group);
-      });
+      return differentiable(
+          "AllReduceProductBackward", self, forward,
+          [=, saved = saved_input()](const at::Tensor& g) {
+            return all_reduce_autograd(g, ReduceOp::sum, group) * product_of_others(saved->unpack(), group);
+          },
+          Holds::tensors);
     case ReduceOp::min:
     case ReduceOp::max:
-      return differentiable("AllReduceExtremumBackward", self, forward, [=](const at::Tensor& g) {
-        // Ranks that tie share the gradient.
-        const at::Tensor x = saved->unpack().detach();
-        const at::Tensor holds = x.eq(all_reduce(x, op, group)).to(g.scalar_type());
-        return all_reduce_autograd(g, ReduceOp::sum, group) *
-               (holds / all_reduce(holds, ReduceOp::sum, group));
-      });
+      return differentiable(
+          "AllReduceExtremumBackward", self, forward,
+          [=, saved = saved_input()](const at::Tensor& g) {
+            // Ranks that tie share the gradient.
+            const at::Tensor x = saved->unpack().detach();
+            const at::Tensor holds = x.eq(all_reduce(x, op, group)).to(g.scalar_type());
+            return all_reduce_autograd(g, ReduceOp::sum, group) *
+                   (holds / all_reduce(holds, ReduceOp::sum, group));
+          },
+          Holds::tensors);
     default:
       return differentiable("AllReduceBackward", self, forward, [=](const at::Tensor&) {
         check_differentiable(op.op, "all_reduce");
@@ -90,7 +105,7 @@ Tensors all_reduce_coalesced_autograd(const Tensors& self, Reduction op, const G
   return differentiable(
       "AllReduceCoalescedBackward", self,
       [=](const Tensors& x) { return all_reduce_coalesced(x, op, group); },
-      [=, like = detached(self)](const Tensors& g) {
+      [=, like = forms_of(self)](const Tensors& g) {
         check_differentiable(op.op, "all_reduce_coalesced");
         return all_reduce_coalesced_autograd(filled(g, like), op, group);
       });
@@ -130,17 +145,17 @@ Tensors all_gather_into_tensor_coalesced_autograd(const Tensors& self, const Gro
   return differentiable(
       "AllGatherCoalescedBackward", self,
       [=](const Tensors& x) { return all_gather_into_tensor_coalesced(x, group); },
-      [=, like = detached(self)](const Tensors& g) {
+      [=, like = forms_of(self)](const Tensors& g) {
         Tensors full = g;
         for (std::size_t i = 0; i < g.size(); ++i) {
           std::vector<std::int64_t> sizes =
-              like[i].dim() == 0 ? std::vector<std::int64_t>{1} : like[i].sizes().vec();
+              like[i].sizes.empty() ? std::vector<std::int64_t>{1} : like[i].sizes;
           sizes[0] *= group.size();
-          if (!g[i].defined()) full[i] = at::zeros(sizes, like[i].options());
+          if (!g[i].defined()) full[i] = at::zeros(sizes, like[i].options);
         }
         Tensors mine =
             reduce_scatter_tensor_coalesced_autograd(full, ReduceOp::sum, Splits(g.size(), 0), group);
-        for (std::size_t i = 0; i < g.size(); ++i) mine[i] = mine[i].reshape(like[i].sizes());
+        for (std::size_t i = 0; i < g.size(); ++i) mine[i] = mine[i].reshape(like[i].sizes);
         return mine;
       });
 }
@@ -167,18 +182,20 @@ Tensors reduce_scatter_tensor_coalesced_autograd(const Tensors& self, Reduction 
   return differentiable(
       "ReduceScatterCoalescedBackward", self,
       [=](const Tensors& x) { return reduce_scatter_tensor_coalesced(x, op, dims, group); },
-      [=, like = detached(self)](const Tensors& g) {
+      [=, like = forms_of(self)](const Tensors& g) {
         check_differentiable(op.op, "reduce_scatter_tensor_coalesced");
         Tensors gradients;
         for (std::size_t i = 0; i < g.size(); ++i) {
-          const at::Tensor shape = like[i].dim() == 0 ? like[i].reshape({1}) : like[i];
+          std::vector<std::int64_t> shape =
+              like[i].sizes.empty() ? std::vector<std::int64_t>{1} : like[i].sizes;
+          std::int64_t& split =
+              shape[static_cast<std::size_t>(c10::maybe_wrap_dim(dims[i], std::ssize(shape)))];
           Splits sizes;
-          for (int r = 0; r < group.size(); ++r)
-            sizes.push_back(chunk(shape.size(dims[i]), group.size(), r).size);
-          const std::int64_t mine = sizes[static_cast<std::size_t>(group.rank())];
-          const at::Tensor part = g[i].defined() ? g[i] : at::zeros_like(shape.narrow(dims[i], 0, mine));
+          for (int r = 0; r < group.size(); ++r) sizes.push_back(chunk(split, group.size(), r).size);
+          split = sizes[static_cast<std::size_t>(group.rank())];
+          const at::Tensor part = g[i].defined() ? g[i] : at::zeros(shape, like[i].options);
           const at::Tensor whole =
-              all_gather_tensor_autograd(part, dims[i], group, sizes).reshape(like[i].sizes());
+              all_gather_tensor_autograd(part, dims[i], group, sizes).reshape(like[i].sizes);
           gradients.push_back(op.op == ReduceOp::avg ? whole / group.size() : whole);
         }
         return gradients;

@@ -14,7 +14,8 @@ void check_graph(bool is_there, const char* name) {
 
 class FunctionNode : public torch::autograd::Node {
  public:
-  FunctionNode(const char* name, TensorMap backward) : name_(name), backward_(std::move(backward)) {}
+  FunctionNode(const char* name, TensorMap backward, Holds holds)
+      : name_(name), backward_(std::move(backward)), holds_(holds) {}
 
   std::string name() const override { return name_; }
 
@@ -23,17 +24,21 @@ class FunctionNode : public torch::autograd::Node {
     return backward_(gradients);
   }
 
-  void release_variables() override { backward_ = nullptr; }
+  void release_variables() override {
+    if (holds_ == Holds::tensors) backward_ = nullptr;
+  }
 
  private:
   const char* name_;
   TensorMap backward_;
+  Holds holds_;
 };
 
 // The same for one input and one output, without lists on the way.
 class MapNode : public torch::autograd::Node {
  public:
-  MapNode(const char* name, TensorToTensor backward) : name_(name), backward_(std::move(backward)) {}
+  MapNode(const char* name, TensorToTensor backward, Holds holds)
+      : name_(name), backward_(std::move(backward)), holds_(holds) {}
 
   std::string name() const override { return name_; }
 
@@ -42,24 +47,27 @@ class MapNode : public torch::autograd::Node {
     return {gradients[0].defined() ? backward_(gradients[0]) : at::Tensor()};
   }
 
-  void release_variables() override { backward_ = nullptr; }
+  void release_variables() override {
+    if (holds_ == Holds::tensors) backward_ = nullptr;
+  }
 
  private:
   const char* name_;
   TensorToTensor backward_;
+  Holds holds_;
 };
 
 }  // namespace
 
 std::vector<at::Tensor> differentiable(const char* name, const std::vector<at::Tensor>& inputs,
-                                       const TensorMap& forward, const TensorMap& backward) {
+                                       const TensorMap& forward, const TensorMap& backward, Holds holds) {
   std::vector<at::Tensor> outputs;
   {
     const at::NoGradGuard no_grad;
     outputs = forward(inputs);
   }
   if (!torch::autograd::compute_requires_grad(at::TensorList(inputs))) return outputs;
-  const auto node = c10::make_intrusive<FunctionNode>(name, backward);
+  const auto node = c10::make_intrusive<FunctionNode>(name, backward, holds);
   node->set_next_edges(torch::autograd::collect_next_edges(inputs));
   for (at::Tensor& output : outputs) {
     if (output.defined()) {
@@ -74,14 +82,14 @@ std::vector<at::Tensor> differentiable(const char* name, const std::vector<at::T
 bool is_recorded(const at::Tensor& input) { return torch::autograd::compute_requires_grad(input); }
 
 at::Tensor differentiable(const char* name, const at::Tensor& input, const TensorToTensor& forward,
-                          const TensorToTensor& backward) {
+                          const TensorToTensor& backward, Holds holds) {
   at::Tensor output;
   {
     const at::NoGradGuard no_grad;
     output = forward(input);
   }
   if (!is_recorded(input)) return output;
-  const auto node = c10::make_intrusive<MapNode>(name, backward);
+  const auto node = c10::make_intrusive<MapNode>(name, backward, holds);
   node->set_next_edges(torch::autograd::collect_next_edges(input));
   torch::autograd::set_history(output, node);
   return output;

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "comm/pending.h"
+#include "data_parallel/parameter_group.h"
 #include "dispatch/write_back.h"
 #include "meshtorch/distribute_module.h"
 #include "tensor/memory_state.h"
@@ -15,6 +16,8 @@
 namespace meshtorch::checkpoint::internal {
 
 std::vector<ModuleTensor> tensors_of(torch::nn::Module& module) {
+  // What is whole for a forward or backward pass is gathered again when that needs it.
+  for (const auto& group : ParameterGroup::of(module.parameters())) group->reshard();
   std::vector<ModuleTensor> tensors;
   std::map<const c10::TensorImpl*, std::size_t> known;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {

@@ -39,6 +39,7 @@ MeshAxis joined_axis(const MeshAxes& axes) {
 std::optional<MeshAxes> split_axis(const MeshAxis& axis, const std::vector<std::int64_t>& sizes) {
   MeshAxis left = axis;  // what the sizes before the one at hand are made of
   MeshAxes parts(sizes.size());
+  const std::int64_t outside = axis.empty() ? 1 : axis.front().size * axis.front().stride;
   for (std::size_t i = sizes.size(); i-- > 0;) {
     std::int64_t wanted = sizes[i];
     while (wanted > 1) {
@@ -51,7 +52,8 @@ std::optional<MeshAxes> split_axis(const MeshAxis& axis, const std::vector<std::
       inner = {inner.size / taken, inner.stride * taken};
       if (inner.size == 1) left.pop_back();
     }
-    if (parts[i].empty()) parts[i] = {{1, 1}};
+    // An axis of one rank lies where the one before it would begin.
+    if (parts[i].empty()) parts[i] = {{1, left.empty() ? outside : left.back().stride}};
   }
   return parts;
 }

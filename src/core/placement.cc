@@ -1,7 +1,9 @@
 // Placement: names, normalization, printing.
 #include "meshtorch/placement.h"
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <limits>
 #include <ostream>
 #include <stdexcept>
@@ -17,9 +19,11 @@ constexpr std::array<std::string_view, 8> kReduceOpNames{"sum", "avg",  "product
 std::string_view to_string(ReduceOp op) { return kReduceOpNames.at(static_cast<std::size_t>(op)); }
 
 ReduceOp parse_reduce_op(std::string_view name) {
-  if (name == "prod") return ReduceOp::product;
+  std::string lower(name);  // c10d writes them in capitals
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (lower == "prod") return ReduceOp::product;
   for (std::size_t i = 0; i < kReduceOpNames.size(); ++i) {
-    if (kReduceOpNames[i] == name) return static_cast<ReduceOp>(i);
+    if (kReduceOpNames[i] == lower) return static_cast<ReduceOp>(i);
   }
   std::string message = "meshtorch: unknown reduction \"" + std::string(name) + "\"\n  do: use one of";
   for (std::string_view known : kReduceOpNames) message.append(" ").append(known);

@@ -96,7 +96,8 @@ std::vector<at::Tensor> recompute(const TensorFunction& fn, const std::vector<at
         std::vector<at::Tensor> results = gradients_of(fn, fresh_leaves(inputs, versions), gradients);
         results.emplace_back();
         return results;
-      });
+      },
+      Holds::tensors);
 }
 
 }  // namespace meshtorch

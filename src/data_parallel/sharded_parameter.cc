@@ -181,11 +181,13 @@ const Layout* ShardedParameter::layout_of(Form form) const {
 
 void ShardedParameter::show(Form form, const at::Tensor& whole) {
   sharded_ = parameter_.variable_data();
-  whole_ = whole;
+  // With a version counter of its own: gathering again fills the same memory with the same values, which is
+  // no write to views of it.
+  whole_ = dim_ ? whole.variable_data() : whole;
   const Layout* layout = layout_of(form);
   take_data(parameter_, layout == nullptr
-                            ? whole
-                            : wrap(whole, layout, parameter_.sizes(), dense_strides(parameter_.sizes())));
+                            ? whole_
+                            : wrap(whole_, layout, parameter_.sizes(), dense_strides(parameter_.sizes())));
   version_ = static_cast<std::uint32_t>(parameter_._version());
 }
 

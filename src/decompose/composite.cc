@@ -113,7 +113,7 @@ at::Tensor attention_in_order(const at::Tensor& query, const at::Tensor& key, co
     return std::vector<at::Tensor>{dq, dk, dv};
   };
   const std::vector<at::Tensor> inputs{query, key, value};
-  at::Tensor out = differentiable("OrderedAttentionBackward", inputs, forward, backward)[0];
+  at::Tensor out = differentiable("OrderedAttentionBackward", inputs, forward, backward, Holds::tensors)[0];
   results->out = out.detach();  // else it would keep its own graph
   return out;
 }

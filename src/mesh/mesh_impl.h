@@ -73,7 +73,7 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   MeshCut cut_in(const std::shared_ptr<MeshImpl>& root);
   // The first of them; itself only if there is no other.
   std::shared_ptr<MeshImpl> first_root();
-  // The mesh of the axes of both, which are cut from one mesh with names; null if they are not.
+  // The mesh of the axes of both, which have names and lie in meshes of the same ranks; null if they do not.
   std::shared_ptr<MeshImpl> joined_with(MeshImpl& other);
 
   // Of a mesh that others are cut from: the axis that was given this name by flattening.

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <tuple>
 
 namespace meshtorch::internal {
 namespace {
@@ -29,13 +30,50 @@ CutMesh along(const std::shared_ptr<MeshImpl>& root, MeshAxes axes, Names names)
           root};
 }
 
-bool has_slice(const std::shared_ptr<MeshImpl>& root, const MeshImpl& part) {
-  auto from = root->names().begin();
-  for (const std::string& name : part.names()) {
-    from = std::find(from, root->names().end(), name);
-    if (from == root->names().end()) return false;
+struct NamedAxis {
+  std::string name;
+  MeshAxis axis;
+};
+
+// Adds the axes of a mesh, as they lie in its root, to those of another. False if one of them has a name that
+// another axis has.
+bool add_axes(std::vector<NamedAxis>& all, const MeshImpl& mesh, const MeshAxes& axes) {
+  for (std::size_t a = 0; a < axes.size(); ++a) {
+    const auto known = std::ranges::find(all, mesh.names()[a], &NamedAxis::name);
+    if (known == all.end()) {
+      all.push_back({mesh.names()[a], axes[a]});
+    } else if (known->axis != axes[a]) {
+      return false;
+    }
   }
-  return !part.names().empty() && slice_along({root, root}, part.names()).mesh.get() == &part;
+  return true;
+}
+
+// Outer axes first; among axes of one rank, which may lie at one place, as in the root and else as they are.
+void order_axes(std::vector<NamedAxis>& axes, const Names& of_root) {
+  const auto place = [&](const NamedAxis& axis) {
+    const MeshStep& outer = axis.axis.front();
+    return std::tuple(-outer.stride, -outer.size, std::ranges::find(of_root, axis.name) - of_root.begin());
+  };
+  std::ranges::stable_sort(axes, std::ranges::less(), place);
+}
+
+// The mesh of the axes of both, which lie in roots of the same ranks; null if they overlap, or two axes share
+// a name.
+std::shared_ptr<MeshImpl> joined_in(const MeshImpl& one, const MeshCut& cut, const MeshImpl& other,
+                                    const MeshCut& other_cut) {
+  std::vector<NamedAxis> all;
+  if (!add_axes(all, other, other_cut.axes) || !add_axes(all, one, cut.axes)) return nullptr;
+  order_axes(all, cut.root->names());
+  MeshAxes axes;
+  Names names;
+  for (NamedAxis& axis : all) {
+    axes.push_back(std::move(axis.axis));
+    names.push_back(std::move(axis.name));
+  }
+  const Numbers positions = positions_along(axes, 0);
+  if (std::set(positions.begin(), positions.end()).size() != positions.size()) return nullptr;
+  return along(cut.root, std::move(axes), std::move(names)).mesh;
 }
 
 }  // namespace
@@ -68,17 +106,19 @@ CutMesh slice_along(const CutMesh& from, const Names& names) {
 }
 
 std::shared_ptr<MeshImpl> MeshImpl::joined_with(MeshImpl& other) {
-  std::vector<MeshCut> all = cuts();
-  for (MeshCut& cut : other.cuts()) all.push_back(std::move(cut));
-  for (const MeshCut& cut : all) {
-    const auto& root = cut.root;
-    if (!has_slice(root, *this) || !has_slice(root, other)) continue;
-    Names names;
-    for (const std::string& name : root->names_) {
-      const auto is_in = [&](const Names& some) { return std::ranges::find(some, name) != some.end(); };
-      if (is_in(names_) || is_in(other.names_)) names.push_back(name);
+  if (names_.empty() || other.names_.empty()) return nullptr;
+  const auto cuts_and_itself = [](MeshImpl& mesh) {
+    std::vector<MeshCut> all = mesh.cuts();
+    const auto self = mesh.shared_from_this();
+    if (std::ranges::find(all, self, &MeshCut::root) == all.end()) all.push_back(mesh.cut_in(self));
+    return all;
+  };
+  const std::vector<MeshCut> its_cuts = cuts_and_itself(other);
+  for (const MeshCut& cut : cuts_and_itself(*this)) {
+    for (const MeshCut& its_cut : its_cuts) {
+      if (cut.root->ranks_ != its_cut.root->ranks_) continue;
+      if (auto joined = joined_in(*this, cut, other, its_cut)) return joined;
     }
-    return slice_along({root, root}, names).mesh;
   }
   return nullptr;
 }

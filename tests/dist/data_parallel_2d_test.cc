@@ -262,6 +262,27 @@ TEST(DataParallelCheckpoint, FillsShardsOfParametersThatHadNoMemory) {
   });
 }
 
+TEST(DataParallelCheckpoint, HasShardsWhileParametersAreWhole) {
+  namespace cp = mt::checkpoint;
+  const std::string directory = kept_directory("data_parallel_whole");
+  on_ranks(2, [&](int rank) {
+    Mlp plain = filled(Mlp(6, 5)), sharded = filled(Mlp(6, 5));
+    const mt::FSDPModule group = mt::fully_shard(*sharded, batches(2), {.reshard_after_forward = false});
+    torch::optim::AdamW optimizer(sharded->parameters(), torch::optim::AdamWOptions(1e-2));
+    const torch::Tensor batch = numbers({4, 6}, torch::kDouble);
+    mean_square(sharded(rows_of(batch, 2, rank))).backward();
+    optimizer.step();
+    const torch::Tensor loss = mean_square(sharded(rows_of(batch, 2, rank)));
+    EXPECT_TRUE(group.is_unsharded());
+    cp::save(directory, cp::State().add("model", *sharded).add("optimizer", optimizer, *sharded));
+    EXPECT_FALSE(group.is_unsharded());
+    EXPECT_TRUE(mt::is_dtensor(sharded->up->weight));
+    loss.backward();  // gathers again
+    cp::load(directory, cp::State().add("model", *plain));
+    expect_same_parameters(plain, sharded, /*gradients=*/false, 0);
+  });
+}
+
 // One way to train a block: over which ranks batches are split, and how the block is made parallel.
 struct TrainingWay {
   std::string name;

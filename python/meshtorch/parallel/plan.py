@@ -22,7 +22,8 @@ def _matches(module, parts):
 def parallelize_module(module, device_mesh=None, parallelize_plan=None, *, src_data_rank=0):
     """Applies a style, or a plan {name pattern: style}, to the module. Returns the module.
 
-    A pattern that matches nothing is a warning. Of a mesh of several axes the one named "tp" is used.
+    A pattern that matches nothing is a warning. Of a mesh of several axes the library's styles take the one named "tp"; a style of the
+    program's own gets the mesh as it was given.
     """
     if parallelize_plan is None:
         warnings.warn("meshtorch: parallelize_module without a parallelize_plan does nothing", stacklevel=2)
@@ -40,7 +41,7 @@ def parallelize_module(module, device_mesh=None, parallelize_plan=None, *, src_d
                 f"meshtorch: the style of '{pattern}' is {style!r}, of type {type(style).__name__}\n"
                 "  in: parallelize_module\n  do: give a ParallelStyle, as ColwiseParallel()"
             )
-    mesh = _C.one_axis_of(_C.mesh_or_current(device_mesh))
+    mesh = _C.mesh_or_current(device_mesh)
     for pattern, style in parallelize_plan.items():
         found = _matches(module, pattern.split(".") if pattern else [])
         if not found:

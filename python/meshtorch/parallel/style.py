@@ -21,7 +21,7 @@ __all__ = [
 
 
 class ParallelStyle(ABC):
-    """A user's own style derives from this. The mesh has one axis."""
+    """A user's own style derives from this. Its _apply gets the mesh that parallelize_module was given."""
 
     src_data_rank = 0
 
@@ -93,6 +93,7 @@ class _SplittingStyle(_LibraryStyle):
         super().__init__(self._library_style(input_layouts, output_layouts, use_local_output))
 
     def _apply(self, module, device_mesh):
+        device_mesh = _C.one_axis_of(device_mesh)
         styled = self._style.styled(**_splittable(module, self._style.name))
         return _apply_styled(styled, module, device_mesh, self.src_data_rank)
 
@@ -116,7 +117,7 @@ class SequenceParallel(_LibraryStyle):
         super().__init__(_C.SequenceParallel(sequence_dim, use_local_output))
 
     def _apply(self, module, device_mesh):
-        return _apply_styled(self._style.styled(), module, device_mesh, self.src_data_rank)
+        return _apply_styled(self._style.styled(), module, _C.one_axis_of(device_mesh), self.src_data_rank)
 
 
 class NoParallel(_LibraryStyle):
@@ -126,7 +127,7 @@ class NoParallel(_LibraryStyle):
         super().__init__(_C.NoParallel(input_layout, output_layout, use_local_output))
 
     def _apply(self, module, device_mesh):
-        return _apply_styled(self._style.styled(), module, device_mesh, self.src_data_rank)
+        return _apply_styled(self._style.styled(), module, _C.one_axis_of(device_mesh), self.src_data_rank)
 
 
 def _listed(layouts):
@@ -166,6 +167,8 @@ class PrepareModuleInput(_LibraryStyle):
         self._names = set(input_kwarg_layouts or {})
 
     def _apply(self, module, device_mesh):
+        device_mesh = _C.one_axis_of(device_mesh)
+
         def prepare(part, args, kwargs):
             named = [name for name in kwargs if name in self._names]
             values = [*args, *(kwargs[name] for name in named)]
@@ -188,6 +191,8 @@ class PrepareModuleOutput(_LibraryStyle):
         )
 
     def _apply(self, module, device_mesh):
+        device_mesh = _C.one_axis_of(device_mesh)
+
         def prepare(part, _, outputs):
             values = outputs if isinstance(outputs, tuple) else (outputs,)
             tensors = self._style.convert(type(part).__name__, _tensors_of(values), device_mesh)

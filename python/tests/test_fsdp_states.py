@@ -1,0 +1,101 @@
+"""State dicts of sharded modules: shards at any time, and parameters that load_state_dict puts in the place of others."""
+
+import torch
+from fsdp_models import Net, new_net, ones, pair, same_gradients
+from meshtorch import DTensor, Shard, distribute_tensor
+from meshtorch.fsdp import fully_shard
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from worlds import filled
+
+
+def all_are_shards(state):
+    return bool(state) and all(isinstance(value, DTensor) for value in state.values())
+
+
+def states_while_whole(w):
+    plain = new_net().state_dict()
+    for options in ({"reshard_after_forward": False}, {"reshard_after_forward": True}, {}):
+        net, _ = pair(w, **options)
+        net(ones())
+        assert all_are_shards(net.state_dict())
+        net(ones())
+        assert all_are_shards(net.blocks[0].up.state_dict())
+        net.unshard()
+        for name, value in get_model_state_dict(net).items() if w.kind != "threads" else ():
+            assert isinstance(value, DTensor)
+            w.same(value.full_tensor(), plain[name])
+
+
+def test_a_state_dict_has_shards_while_parameters_are_whole(ranks):
+    ranks(states_while_whole, size=2)
+
+
+def backward_after_a_state(w):
+    net, plain = pair(w, reshard_after_forward=False)
+    for model in (net, plain):
+        loss = model(ones()).square().sum()
+        model.state_dict()
+        loss.backward()
+    same_gradients(w, net, plain)
+
+
+def test_backward_goes_on_after_a_state_dict_was_taken(ranks):
+    ranks(backward_after_a_state, size=2)
+
+
+def load_while_whole(w):
+    net, plain = pair(w, reshard_after_forward=False)
+    state = {name: value.detach().clone() for name, value in net.state_dict().items()}
+    with torch.no_grad():
+        for p in net.parameters():
+            p.zero_()
+    net(ones())
+    net.load_state_dict(state)
+    for (name, p), q in zip(net.named_parameters(), plain.parameters()):
+        assert isinstance(p, DTensor), name
+        w.same(p.full_tensor(), q)
+
+
+def test_a_state_is_loaded_into_shards_while_parameters_are_whole(ranks):
+    ranks(load_while_whole, size=2)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(5, 6, dtype=torch.float64)
+        self.block = Net().double()
+        self.head = nn.Linear(6, 5, bias=False, dtype=torch.float64)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.head(self.block(self.embedding(tokens)))
+
+
+def sharded_tied(w):
+    with torch.device("meta"):
+        net = Tied()
+    fully_shard(net.block, mesh=w.mesh(names=("dp",)))
+    return fully_shard(net, mesh=w.mesh(names=("dp",)))
+
+
+def assign_tied(w):
+    tokens = torch.tensor([[0, 1, 4], [2, 2, 3]])
+    whole = filled(Tied()).state_dict()
+    for missing in ((), ("head.weight",), ("embedding.weight",)):
+        plain, net = filled(Tied()), sharded_tied(w)
+        state = {
+            name: distribute_tensor(value, w.mesh(names=("dp",)), [Shard(0)])
+            for name, value in whole.items()
+            if name not in missing
+        }
+        net.load_state_dict(state, assign=True, strict=not missing)
+        for model in (net, plain):
+            model(tokens).square().mean().backward()
+        assert net.head.weight is net.embedding.weight
+        same_gradients(w, net, plain)
+
+
+def test_tied_weights_that_a_state_dict_assigns_stay_tied(ranks):
+    ranks(assign_tied, size=2)
