@@ -65,23 +65,27 @@ std::string RuleEntry::describe() const { return choose_ ? "chosen by shape" : r
 RuleEntry& RuleTable::add(std::string_view op, Rule rule) {
   const auto [entry, is_new] = entries_.emplace(std::string(op), RuleEntry(rule));
   if (!is_new) throw std::logic_error("meshtorch: two rules for " + std::string(op));
-  return entry->second.needs_elements(kernels_need_elements_);
+  return entry->second;
 }
 
-void RuleTable::add(std::initializer_list<std::string_view> ops, Rule rule,
-                    const std::vector<KeptReduction>& kept) {
-  for (const std::string_view op : ops) add(op, rule).keeps(kept);
+RuleEntries RuleTable::add(std::initializer_list<std::string_view> ops, Rule rule,
+                           const std::vector<KeptReduction>& kept) {
+  RuleEntries entries;
+  for (const std::string_view op : ops) entries.push_back(add(op, rule).keeps(kept));
+  return entries;
 }
 
 RuleEntry& RuleTable::choose(std::string_view op, std::function<RuleUse(const OpCall&)> choose) {
   const auto [entry, is_new] = entries_.emplace(std::string(op), RuleEntry(std::move(choose)));
   if (!is_new) throw std::logic_error("meshtorch: two rules for " + std::string(op));
-  return entry->second.needs_elements(kernels_need_elements_);
+  return entry->second;
 }
 
-void RuleTable::choose(std::initializer_list<std::string_view> ops,
-                       const std::function<RuleUse(const OpCall&)>& choose_rule) {
-  for (const std::string_view op : ops) choose(op, choose_rule);
+RuleEntries RuleTable::choose(std::initializer_list<std::string_view> ops,
+                              const std::function<RuleUse(const OpCall&)>& choose_rule) {
+  RuleEntries entries;
+  for (const std::string_view op : ops) entries.push_back(choose(op, choose_rule));
+  return entries;
 }
 
 const RuleEntry* RuleTable::find(std::string_view op) const {
@@ -103,7 +107,6 @@ const RuleTable& rule_table() {
     add_loss_rules(ops);
     add_factory_rules(ops);
     add_optimizer_rules(ops);
-    ops.kernels_need_elements(true);
     add_norm_rules(ops);
     add_conv_rules(ops);
     add_attention_rules(ops);

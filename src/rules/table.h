@@ -92,7 +92,8 @@ class RuleEntry {
   RuleEntry& reduce(ReduceOp op);
   RuleEntry& local(LocalChange change);
   RuleEntry& shape_only(std::string tensor);
-  RuleEntry& needs_elements(bool needed);
+  // The kernels refuse tensors without elements.
+  RuleEntry& needs_elements(bool needed = true);
   RuleEntry& keeps(std::vector<KeptReduction> kept);
 
   // The rule for one call.
@@ -112,28 +113,36 @@ class RuleEntry {
   std::vector<KeptReduction> kept_;
 };
 
+// What several operators that were added together have in common.
+class RuleEntries {
+ public:
+  void push_back(RuleEntry& entry) { entries_.push_back(&entry); }
+  void needs_elements() {
+    for (RuleEntry* entry : entries_) entry->needs_elements();
+  }
+
+ private:
+  std::vector<RuleEntry*> entries_;
+};
+
 // Operators by name without "aten::", overload after a dot ("add.Tensor"). In-place and out= variants need no
 // entry: they are paired from the schemas.
 class RuleTable {
  public:
   RuleEntry& add(std::string_view op, Rule rule);
   // One rule for many operators; what else they need must be the same too.
-  void add(std::initializer_list<std::string_view> ops, Rule rule,
-           const std::vector<KeptReduction>& kept = {});
+  RuleEntries add(std::initializer_list<std::string_view> ops, Rule rule,
+                  const std::vector<KeptReduction>& kept = {});
   // The rule depends on the call.
   RuleEntry& choose(std::string_view op, std::function<RuleUse(const OpCall&)> choose);
-  void choose(std::initializer_list<std::string_view> ops,
-              const std::function<RuleUse(const OpCall&)>& choose);
-
-  // Whether the kernels of the operators added from here on refuse tensors without elements.
-  void kernels_need_elements(bool needed) { kernels_need_elements_ = needed; }
+  RuleEntries choose(std::initializer_list<std::string_view> ops,
+                     const std::function<RuleUse(const OpCall&)>& choose);
 
   const RuleEntry* find(std::string_view op) const;
   const std::map<std::string, RuleEntry, std::less<>>& entries() const { return entries_; }
 
  private:
   std::map<std::string, RuleEntry, std::less<>> entries_;
-  bool kernels_need_elements_ = false;
 };
 
 // The rules of all families, made once.

@@ -75,8 +75,8 @@ RuleUse attention_backward(const OpCall& call) {
 }  // namespace
 
 void add_attention_rules(RuleTable& ops) {
-  ops.choose("_scaled_dot_product_flash_attention_for_cpu", attention);
-  ops.choose("_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward);
+  ops.choose("_scaled_dot_product_flash_attention_for_cpu", attention).needs_elements();
+  ops.choose("_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward).needs_elements();
 }
 
 }  // namespace meshtorch::internal

@@ -54,35 +54,36 @@ RuleUse convolution_backward(const OpCall& call) {
 }
 
 void add_convolution(RuleTable& ops) {
-  ops.choose({"convolution", "_convolution"}, convolution);
-  ops.choose("convolution_backward", convolution_backward);
+  ops.choose({"convolution", "_convolution"}, convolution).needs_elements();
+  ops.choose("convolution_backward", convolution_backward).needs_elements();
 }
 
 // ---- pooling: `a..` is the batch, if any, and the channels ----
 
 void add_pooling(RuleTable& ops) {
-  ops.add({"avg_pool2d", "_adaptive_avg_pool2d"}, "*a.. _ _ -> a.. _ _");
-  ops.add({"avg_pool3d", "_adaptive_avg_pool3d"}, "*a.. _ _ _ -> a.. _ _ _");
+  ops.add({"avg_pool2d", "_adaptive_avg_pool2d"}, "*a.. _ _ -> a.. _ _").needs_elements();
+  ops.add({"avg_pool3d", "_adaptive_avg_pool3d"}, "*a.. _ _ _ -> a.. _ _ _").needs_elements();
   for (const char* op : {"avg_pool2d_backward", "_adaptive_avg_pool2d_backward"}) {
-    ops.add(op, "*a.. _ _, a.. h! w! -> a.. h! w!").shape_only("self");
+    ops.add(op, "*a.. _ _, a.. h! w! -> a.. h! w!").needs_elements().shape_only("self");
   }
   for (const char* op : {"avg_pool3d_backward", "_adaptive_avg_pool3d_backward"}) {
-    ops.add(op, "*a.. _ _ _, a.. d! h! w! -> a.. d! h! w!").shape_only("self");
+    ops.add(op, "*a.. _ _ _, a.. d! h! w! -> a.. d! h! w!").needs_elements().shape_only("self");
   }
-  ops.add({"max_pool2d_with_indices", "adaptive_max_pool2d"}, "a.. _ _ -> a.. _ _, a.. _ _");
-  ops.add({"max_pool3d_with_indices", "adaptive_max_pool3d"}, "a.. _ _ _ -> a.. _ _ _, a.. _ _ _");
+  ops.add({"max_pool2d_with_indices", "adaptive_max_pool2d"}, "a.. _ _ -> a.. _ _, a.. _ _").needs_elements();
+  ops.add({"max_pool3d_with_indices", "adaptive_max_pool3d"}, "a.. _ _ _ -> a.. _ _ _, a.. _ _ _")
+      .needs_elements();
   for (const char* op : {"max_pool2d_with_indices_backward", "adaptive_max_pool2d_backward",
                          "fractional_max_pool2d_backward"}) {
-    ops.add(op, "*a.. _ _, a.. h! w!, a.. _ _ -> a.. h! w!").shape_only("self");
+    ops.add(op, "*a.. _ _, a.. h! w!, a.. _ _ -> a.. h! w!").needs_elements().shape_only("self");
   }
   for (const char* op : {"max_pool3d_with_indices_backward", "adaptive_max_pool3d_backward",
                          "fractional_max_pool3d_backward"}) {
-    ops.add(op, "*a.. _ _ _, a.. d! h! w!, a.. _ _ _ -> a.. d! h! w!").shape_only("self");
+    ops.add(op, "*a.. _ _ _, a.. d! h! w!, a.. _ _ _ -> a.. d! h! w!").needs_elements().shape_only("self");
   }
-  ops.add("fractional_max_pool2d", "n c _ _, n c _ -> n c _ _, n c _ _");
-  ops.add("fractional_max_pool3d", "n c _ _ _, n c _ -> n c _ _ _, n c _ _ _");
-  ops.add("max_unpool2d", "*a.. _ _, a.. _ _ -> a.. _ _");
-  ops.add("max_unpool3d", "*a.. _ _ _, a.. _ _ _ -> a.. _ _ _");
+  ops.add("fractional_max_pool2d", "n c _ _, n c _ -> n c _ _, n c _ _").needs_elements();
+  ops.add("fractional_max_pool3d", "n c _ _ _, n c _ -> n c _ _ _, n c _ _ _").needs_elements();
+  ops.add("max_unpool2d", "*a.. _ _, a.. _ _ -> a.. _ _").needs_elements();
+  ops.add("max_unpool3d", "*a.. _ _ _, a.. _ _ _ -> a.. _ _ _").needs_elements();
 }
 
 // ---- padding ----
@@ -111,49 +112,53 @@ RuleUse constant_pad(const OpCall& call) {
 }
 
 void add_padding(RuleTable& ops) {
-  ops.choose("constant_pad_nd", constant_pad);
-  ops.add({"reflection_pad1d", "replication_pad1d"}, "*a.. _ -> a.. _");
-  ops.add({"reflection_pad2d", "replication_pad2d"}, "*a.. _ _ -> a.. _ _");
-  ops.add({"reflection_pad3d", "replication_pad3d"}, "*a.. _ _ _ -> a.. _ _ _");
+  ops.choose("constant_pad_nd", constant_pad).needs_elements();
+  ops.add({"reflection_pad1d", "replication_pad1d"}, "*a.. _ -> a.. _").needs_elements();
+  ops.add({"reflection_pad2d", "replication_pad2d"}, "*a.. _ _ -> a.. _ _").needs_elements();
+  ops.add({"reflection_pad3d", "replication_pad3d"}, "*a.. _ _ _ -> a.. _ _ _").needs_elements();
   for (const char* op : {"reflection_pad1d_backward", "replication_pad1d_backward"}) {
-    ops.add(op, "*a.. _, a.. w! -> a.. w!").shape_only("self");
+    ops.add(op, "*a.. _, a.. w! -> a.. w!").needs_elements().shape_only("self");
   }
   for (const char* op : {"reflection_pad2d_backward", "replication_pad2d_backward"}) {
-    ops.add(op, "*a.. _ _, a.. h! w! -> a.. h! w!").shape_only("self");
+    ops.add(op, "*a.. _ _, a.. h! w! -> a.. h! w!").needs_elements().shape_only("self");
   }
   for (const char* op : {"reflection_pad3d_backward", "replication_pad3d_backward"}) {
-    ops.add(op, "*a.. _ _ _, a.. d! h! w! -> a.. d! h! w!").shape_only("self");
+    ops.add(op, "*a.. _ _ _, a.. d! h! w! -> a.. d! h! w!").needs_elements().shape_only("self");
   }
 }
 
 // ---- interpolation ----
 
 void add_interpolation(RuleTable& ops) {
-  ops.add({"upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_linear1d"}, "*n c _ -> n c _");
+  ops.add({"upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_linear1d"}, "*n c _ -> n c _")
+      .needs_elements();
   ops.add({"upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d", "upsample_bicubic2d",
            "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa"},
-          "*n c _ _ -> n c _ _");
+          "*n c _ _ -> n c _ _")
+      .needs_elements();
   ops.add({"upsample_nearest3d", "_upsample_nearest_exact3d", "upsample_trilinear3d"},
-          "*n c _ _ _ -> n c _ _ _");
+          "*n c _ _ _ -> n c _ _ _")
+      .needs_elements();
   const LocalChange input_size{LocalChange::Kind::result_sizes, "input_size"};
   for (const char* op :
        {"upsample_nearest1d_backward", "_upsample_nearest_exact1d_backward", "upsample_linear1d_backward"}) {
-    ops.add(op, "*n c _ -> n c _").local(input_size);
+    ops.add(op, "*n c _ -> n c _").needs_elements().local(input_size);
   }
   for (const char* op :
        {"upsample_nearest2d_backward", "_upsample_nearest_exact2d_backward", "upsample_bilinear2d_backward",
         "upsample_bicubic2d_backward", "_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa_backward",
         "_upsample_lanczos2d_aa_backward"}) {
-    ops.add(op, "*n c _ _ -> n c _ _").local(input_size);
+    ops.add(op, "*n c _ _ -> n c _ _").needs_elements().local(input_size);
   }
   for (const char* op : {"upsample_nearest3d_backward", "_upsample_nearest_exact3d_backward",
                          "upsample_trilinear3d_backward"}) {
-    ops.add(op, "*n c _ _ _ -> n c _ _ _").local(input_size);
+    ops.add(op, "*n c _ _ _ -> n c _ _ _").needs_elements().local(input_size);
   }
-  ops.add("grid_sampler_2d", "*n c _ _, n h w _ -> n c h w");
-  ops.add("grid_sampler_2d_backward", "*n _ _ _, n _ _ _, n _ _ _ -> n _ _ _, n _ _ _");
-  ops.add("grid_sampler_3d_backward", "*n _ _ _ _, n _ _ _ _, n _ _ _ _ -> n _ _ _ _, n _ _ _ _");
-  ops.add("grid_sampler_3d", "*n c _ _ _, n d h w _ -> n c d h w");
+  ops.add("grid_sampler_2d", "*n c _ _, n h w _ -> n c h w").needs_elements();
+  ops.add("grid_sampler_2d_backward", "*n _ _ _, n _ _ _, n _ _ _ -> n _ _ _, n _ _ _").needs_elements();
+  ops.add("grid_sampler_3d_backward", "*n _ _ _ _, n _ _ _ _, n _ _ _ _ -> n _ _ _ _, n _ _ _ _")
+      .needs_elements();
+  ops.add("grid_sampler_3d", "*n c _ _ _, n d h w _ -> n c d h w").needs_elements();
 }
 
 // ---- the convolutions that others are made of ----
@@ -161,27 +166,33 @@ void add_interpolation(RuleTable& ops) {
 void add_direct_convolutions(RuleTable& ops) {
   const auto by_rank = [&](std::initializer_list<const char*> names, std::size_t rank, Rule rule) {
     for (const char* op : names) {
-      ops.choose(op, [rank, rule](const OpCall& call) -> RuleUse {
-        return {call.shape("self").size() == rank ? rule : Rule("_.., _.., _..? -> _..")};
-      });
+      ops.choose(op,
+                 [rank, rule](const OpCall& call) -> RuleUse {
+                   return {call.shape("self").size() == rank ? rule : Rule("_.., _.., _..? -> _..")};
+                 })
+          .needs_elements();
     }
   };
   by_rank({"_slow_conv2d_forward", "slow_conv_dilated2d"}, 4, "n c! s..!, o c! k..!, o? -> n o _..");
   by_rank({"slow_conv3d_forward", "slow_conv_dilated3d"}, 5, "n c! s..!, o c! k..!, o? -> n o _..");
   by_rank({"slow_conv_transpose2d"}, 4, "n c! s..!, c! o k..!, o? -> n o _..");
   by_rank({"slow_conv_transpose3d"}, 5, "n c! s..!, c! o k..!, o? -> n o _..");
-  ops.add("conv_tbc", "*_ b c, *_ c o, +o -> _ b o");
+  ops.add("conv_tbc", "*_ b c, *_ c o, +o -> _ b o").needs_elements();
 }
 
 // ---- patches ----
 
 void add_patches(RuleTable& ops) {
-  ops.choose("im2col", [](const OpCall& call) -> RuleUse {
-    return {call.shape("self").size() == 4 ? Rule("*n _ _ _ -> n _ _") : Rule("_.. -> _..")};
-  });
-  ops.choose("col2im", [](const OpCall& call) -> RuleUse {
-    return {call.shape("self").size() == 3 ? Rule("*n _ _ -> n _ _ _") : Rule("_.. -> _..")};
-  });
+  ops.choose("im2col",
+             [](const OpCall& call) -> RuleUse {
+               return {call.shape("self").size() == 4 ? Rule("*n _ _ _ -> n _ _") : Rule("_.. -> _..")};
+             })
+      .needs_elements();
+  ops.choose("col2im",
+             [](const OpCall& call) -> RuleUse {
+               return {call.shape("self").size() == 3 ? Rule("*n _ _ -> n _ _ _") : Rule("_.. -> _..")};
+             })
+      .needs_elements();
 }
 
 }  // namespace

@@ -192,12 +192,12 @@ void add_scans_and_sorts(RuleTable& ops) {
 }
 
 void add_fourier(RuleTable& ops) {
-  ops.kernels_need_elements(true);
-  ops.choose({"_fft_c2c", "_fft_r2c", "_fft_c2r"}, [](const OpCall& call) {
-    return along(marked(call.integers("dim"), call.shape("self")),
-                 {.then = Then::another_size, .linear = true});
-  });
-  ops.kernels_need_elements(false);
+  ops.choose({"_fft_c2c", "_fft_r2c", "_fft_c2r"},
+             [](const OpCall& call) {
+               return along(marked(call.integers("dim"), call.shape("self")),
+                            {.then = Then::another_size, .linear = true});
+             })
+      .needs_elements();
 }
 
 }  // namespace
