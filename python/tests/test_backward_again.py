@@ -4,6 +4,7 @@ import pytest
 import torch
 from meshtorch import DTensor, Partial, Replicate, Shard, distribute_tensor
 from meshtorch import functional_collectives as funcol
+from worlds import on_ranks
 
 
 def twice(w, make_inside, leaf):
@@ -20,7 +21,8 @@ def twice(w, make_inside, leaf):
     w.same(*whole)
 
 
-def share_conversions(w):
+@on_ranks
+def test_backward_passes_may_share_a_conversion(w):
     mesh = w.mesh()
     plain = torch.linspace(-1, 1, 32).view(8, 4)
     if w.kind != "fake":  # which takes no shards without elements in an exchange
@@ -41,11 +43,8 @@ def share_conversions(w):
         twice(w, lambda x, p=placement: x.redistribute(mesh, [p]).to_local(), split())
 
 
-def test_backward_passes_may_share_a_conversion(ranks):
-    ranks(share_conversions)
-
-
-def share_collectives(w):
+@on_ranks
+def test_backward_passes_may_share_a_collective(w):
     mesh = w.mesh()
     plain = torch.linspace(-1, 1, 24).view(8, 3)
     for call in (
@@ -62,18 +61,11 @@ def share_collectives(w):
         twice(w, call, plain.clone().requires_grad_())
 
 
-def test_backward_passes_may_share_a_collective(ranks):
-    ranks(share_collectives)
-
-
-def free_what_was_saved(w):
+@on_ranks
+def test_a_collective_that_saves_its_input_gives_it_up(w):
     x = torch.linspace(1, 2, 4, requires_grad=True)
     largest = funcol.all_reduce_autograd(x, "max", w.mesh())
     losses = [(2 * largest).sum(), (3 * largest).sum()]
     losses[0].backward()
     with pytest.raises(RuntimeError, match="was freed by an earlier backward"):
         losses[1].backward()
-
-
-def test_a_collective_that_saves_its_input_gives_it_up(ranks):
-    ranks(free_what_was_saved)

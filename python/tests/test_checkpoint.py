@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from meshtorch import DTensor, Partial, Replicate, Shard, distribute_tensor
 from meshtorch.placement_types import _StridedShard
+from worlds import on_gloo_ranks
 
 
 def shared_folder(w):
@@ -18,7 +19,8 @@ def shared_folder(w):
     return names[0]
 
 
-def save_and_load(w):
+@on_gloo_ranks
+def test_what_is_saved_in_one_layout_loads_in_any(w):
     mesh = w.mesh(2, 2, names=("dp", "tp"))
     value = torch.arange(70.0).view(7, 10)
     layouts = (
@@ -43,7 +45,8 @@ def save_and_load(w):
         w.same(plain["x"], value)
 
 
-def read_what_pytorch_wrote(w):
+@on_gloo_ranks
+def test_checkpoints_of_pytorchs_dtensors_are_read(w):
     from torch.distributed import device_mesh, tensor
 
     folder, value = shared_folder(w), torch.arange(30.0).view(5, 6)
@@ -54,7 +57,8 @@ def read_what_pytorch_wrote(w):
     w.same(state["x"].full_tensor(), value)
 
 
-def refuse_pending_sums(w):
+@on_gloo_ranks
+def test_a_pending_sum_is_no_checkpoint(w):
     x = DTensor.from_local(torch.ones(2, 2), w.mesh(), [Partial()])
     for ask in (x.__create_chunk_list__, lambda: x.__create_write_items__("x", x)):
         with pytest.raises(ValueError, match="Any checkpointing related operations are not supported for"):
@@ -62,7 +66,8 @@ def refuse_pending_sums(w):
     assert not hasattr(torch.ones(2), "__create_chunk_list__")
 
 
-def tensors_without_elements(w):
+@on_gloo_ranks
+def test_a_tensor_without_elements_is_in_the_checkpoint(w):
     folder, mesh = shared_folder(w), w.mesh()
     dcp.save({"x": distribute_tensor(torch.zeros(0, 3), mesh, [Shard(0)]), "y": meshtorch.ones(2, device_mesh=mesh)}, checkpoint_id=folder)
     state = {"x": meshtorch.ones(0, 3, device_mesh=mesh), "y": meshtorch.zeros(2, device_mesh=mesh, placements=[Shard(0)])}
@@ -72,7 +77,8 @@ def tensors_without_elements(w):
     assert [(part.offsets, part.sizes) for part in parts] == [((w.rank, 0), (int(w.rank < 3), 2))]
 
 
-def saves_in_the_background(w):
+@on_gloo_ranks
+def test_a_save_in_the_background_has_the_values_of_its_call(w):
     from torch.distributed.checkpoint.staging import BlockingAsyncStager, DefaultStager, StagingOptions
 
     value = torch.arange(15.0).view(5, 3)
@@ -96,27 +102,8 @@ def saves_in_the_background(w):
         assert state["of"]["number"] == 2
 
 
-def test_a_tensor_without_elements_is_in_the_checkpoint(gloo_ranks):
-    gloo_ranks(tensors_without_elements)
-
-
-def test_a_save_in_the_background_has_the_values_of_its_call(gloo_ranks):
-    gloo_ranks(saves_in_the_background)
-
-
-def test_what_is_saved_in_one_layout_loads_in_any(gloo_ranks):
-    gloo_ranks(save_and_load)
-
-
-def test_checkpoints_of_pytorchs_dtensors_are_read(gloo_ranks):
-    gloo_ranks(read_what_pytorch_wrote)
-
-
-def test_a_pending_sum_is_no_checkpoint(gloo_ranks):
-    gloo_ranks(refuse_pending_sums)
-
-
-def whole_state_dicts(w):
+@on_gloo_ranks
+def test_whole_state_dicts_of_sharded_models_go_in_and_out(w):
     from meshtorch.fsdp import fully_shard
     from torch.distributed.checkpoint import state_dict as sd
     from torch.distributed.device_mesh import init_device_mesh
@@ -152,10 +139,6 @@ def whole_state_dicts(w):
     assert set(on_rank_0) == (set(values) if w.rank == 0 else set())
     theirs = distribute_module(torch.nn.Linear(3, 4), init_device_mesh("cpu", (4,)))
     assert type(sd.get_model_state_dict(theirs, options=full)["weight"]) is torch.Tensor
-
-
-def test_whole_state_dicts_of_sharded_models_go_in_and_out(gloo_ranks):
-    gloo_ranks(whole_state_dicts)
 
 
 def test_without_a_world_of_torch_distributed_nothing_is_written():

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from meshtorch import DeviceMesh, init_device_mesh
+from worlds import on_gloo_ranks, on_ranks
 
 
 def mine(w, *shape):
@@ -15,7 +16,8 @@ def everyone(w, *shape):
     return [torch.arange(float(torch.Size(shape).numel())).view(shape) + 100 * rank for rank in range(w.size)]
 
 
-def run_each(w):
+@on_ranks
+def test_each_collective(w):
     mesh = w.mesh()
     x, all_x = mine(w, 4, 3), everyone(w, 4, 3)
     total = torch.stack(all_x).sum(0)
@@ -46,21 +48,15 @@ def run_each(w):
         funcol.all_reduce(x, "median", mesh)
 
 
-def test_each_collective(ranks):
-    ranks(run_each)
-
-
-def run_backward(w):
+@on_ranks
+def test_differentiable_forms(w):
     mesh, x = w.mesh(), mine(w, 4).requires_grad_()
     (funcol.all_gather_tensor_autograd(x, 0, mesh) * torch.arange(4.0 * w.size)).sum().backward()
     w.same(x.grad, w.size * torch.arange(4.0 * w.size)[4 * w.rank : 4 * w.rank + 4])
 
 
-def test_differentiable_forms(ranks):
-    ranks(run_backward)
-
-
-def run_backward_of_plain_names(w):
+@on_ranks
+def test_plain_names_are_differentiable(w):
     mesh, x = w.mesh(), mine(w, 4).requires_grad_()
     weights = torch.arange(4.0)
     results = (
@@ -78,11 +74,8 @@ def run_backward_of_plain_names(w):
     assert not funcol.all_reduce(x.detach(), "sum", mesh).requires_grad
 
 
-def test_plain_names_are_differentiable(ranks):
-    ranks(run_backward_of_plain_names)
-
-
-def name_groups(w):
+@on_ranks
+def test_a_group_has_many_names(w):
     grid = w.mesh(2, 2, names=("dp", "tp"))
     x = torch.tensor([float(w.rank)])
     row = [0, 1] if w.rank < 2 else [2, 3]
@@ -101,11 +94,8 @@ def name_groups(w):
         funcol.all_reduce(x, "sum", 3.5)
 
 
-def test_a_group_has_many_names(ranks):
-    ranks(name_groups)
-
-
-def use_groups_of_torch(w):
+@on_gloo_ranks
+def test_groups_of_torch_distributed_are_used_as_they_are(w):
     assert w.mesh().get_group() is dist.group.WORLD
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     mine_of = pairs[w.rank // 2]
@@ -129,11 +119,8 @@ def use_groups_of_torch(w):
     w.same(funcol.all_gather_tensor(torch.tensor([w.rank]), 0, turned), torch.tensor([3, 2, 1, 0]))
 
 
-def test_groups_of_torch_distributed_are_used_as_they_are(gloo_ranks):
-    gloo_ranks(use_groups_of_torch)
-
-
-def collect_in_place(w):
+@on_ranks
+def test_collectives_write_into_tensors(w):
     mine, n = torch.full((n_rows := 2, 3), float(w.rank)), w.size
     whole = torch.cat([torch.full((n_rows, 3), float(r)) for r in range(n)])
     out = torch.empty(n_rows * n, 3)
@@ -153,10 +140,6 @@ def collect_in_place(w):
     w.same(swapped, torch.arange(float(n)).view(n, 1))
     with pytest.raises(AssertionError, match="leave async_op out"):
         funcol.all_reduce_inplace(total, async_op=True)
-
-
-def test_collectives_write_into_tensors(ranks):
-    ranks(collect_in_place)
 
 
 def test_meta_tensors_need_no_world():

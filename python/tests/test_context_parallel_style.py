@@ -26,6 +26,7 @@ from meshtorch.experimental._attention import (
 )
 from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from worlds import on_ranks
 
 SDPA, FLEX = _ContextParallel.AttentionType.SDPA, _ContextParallel.AttentionType.FLEX
 
@@ -158,7 +159,8 @@ def test_flex_attention_of_split_queries(ranks):
     ranks(flex_in_each_order)
 
 
-def gradients_of_gathered(w):
+@on_ranks
+def test_keys_are_gathered_by_place_and_by_name_and_their_gradients_come_back(w):
     mesh = w.mesh()
     style = _ContextParallel(0, FLEX)
     key, value = (numbers(3, seed=w.rank + s).requires_grad_() for s in (1, 2))
@@ -167,10 +169,6 @@ def gradients_of_gathered(w):
     assert keys.shape == rest["value"].shape == (3 * w.size,)
     (keys * 2).sum().backward()
     w.same(key.grad, torch.full_like(key, 2.0 * w.size))
-
-
-def test_keys_are_gathered_by_place_and_by_name_and_their_gradients_come_back(ranks):
-    ranks(gradients_of_gathered)
 
 
 @with_usual_options

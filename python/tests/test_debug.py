@@ -10,6 +10,7 @@ from meshtorch import DTensor, Replicate, Shard, distribute_tensor
 from meshtorch.debug import CommDebugMode, sharding_table, visualize_sharding
 from meshtorch.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch import nn
+from worlds import on_ranks
 
 functional, plain = torch.ops.c10d_functional, torch.ops.c10d
 
@@ -28,7 +29,8 @@ class Communicating(nn.Module):
         return funcol.all_reduce(x, "sum", self.group)
 
 
-def count_functional_collectives(w):
+@on_ranks
+def test_functional_collectives_are_counted_by_any_of_their_names(w):
     for is_coalesced in (False, True):
         comm = CommDebugMode()
         with comm:
@@ -49,11 +51,8 @@ def count_functional_collectives(w):
         assert counts[plain._allgather_base_] == counts[plain._allgather_base_.default] == 1
 
 
-def test_functional_collectives_are_counted_by_any_of_their_names(ranks):
-    ranks(count_functional_collectives)
-
-
-def count_operators(w):
+@on_ranks
+def test_operators_on_distributed_tensors_are_counted(w):
     mesh, comm = w.mesh(), CommDebugMode()
     x = DTensor.from_local(torch.randn(4, 4 * w.size, requires_grad=True), mesh, [Shard(0)], run_check=False)
     y = DTensor.from_local(torch.randn(4, 32, requires_grad=True), mesh, [Shard(0)], run_check=False)
@@ -62,10 +61,6 @@ def count_operators(w):
     counts = comm.get_comm_counts()
     assert comm.get_total_counts() == counts[functional.all_gather_into_tensor] == 1
     assert counts[functional.all_reduce] == counts[functional.reduce_scatter_tensor] == 0
-
-
-def test_operators_on_distributed_tensors_are_counted(ranks):
-    ranks(count_operators)
 
 
 def test_collectives_of_torch_distributed_are_counted_too_and_outside_nothing_is(fake_world):

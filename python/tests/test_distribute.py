@@ -8,6 +8,7 @@ import torch
 from meshtorch import DeviceMesh, DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
 from meshtorch.parallel import ColwiseParallel, parallelize_module
 from torch import nn
+from worlds import on_ranks
 
 
 class Mlp(nn.Module):
@@ -21,7 +22,8 @@ class Mlp(nn.Module):
         return self.seq(x)
 
 
-def split_evenly(w):
+@on_ranks
+def test_a_leaf_stays_a_leaf_and_negative_dims_count_from_the_end(w):
     mesh = DeviceMesh("cpu", list(range(w.size)))
     for requires_grad in (True, False):
         whole = torch.randn(3 * w.size, 3, requires_grad=requires_grad)
@@ -32,11 +34,8 @@ def split_evenly(w):
     assert distribute_tensor(torch.randn(3, 3 * w.size), mesh, [Shard(-1)]).placements[0].dim == 1
 
 
-def test_a_leaf_stays_a_leaf_and_negative_dims_count_from_the_end(ranks):
-    ranks(split_evenly)
-
-
-def split_unevenly(w):
+@on_ranks
+def test_shards_that_do_not_divide_are_those_of_chunk(w):
     mesh = w.mesh()
     for extra in (1, 2):
         for dim in range(3):
@@ -51,11 +50,8 @@ def split_unevenly(w):
     assert (one_each + 1).to_local().shape == one_each.to_local().shape
 
 
-def test_shards_that_do_not_divide_are_those_of_chunk(ranks):
-    ranks(split_unevenly)
-
-
-def refuse_to_distribute(w):
+@on_ranks
+def test_wrong_calls_raise_what_pytorch_raises(w):
     mesh = DeviceMesh("cpu", torch.arange(w.size).reshape(2, 2))
     whole = torch.randn(12, 12)
     with pytest.raises(ValueError, match="must have the same length"):
@@ -75,22 +71,16 @@ def refuse_to_distribute(w):
         DTensor.from_local(whole)
 
 
-def test_wrong_calls_raise_what_pytorch_raises(ranks):
-    ranks(refuse_to_distribute)
-
-
-def refuse_what_is_not_dense(w):
+@on_ranks
+def test_what_is_not_dense_is_refused(w):
     sparse = torch.eye(4).to_sparse()
     for call in (DTensor.from_local, distribute_tensor):
         with pytest.raises(NotImplementedError, match="(?s)are dense, and this one is not.*layout Sparse.*do: give to_dense"):
             call(sparse, w.mesh(), [Shard(0)])
 
 
-def test_what_is_not_dense_is_refused(ranks):
-    ranks(refuse_what_is_not_dense)
-
-
-def convert_at_edges(w):
+@on_ranks
+def test_input_fn_and_output_fn_run_at_the_edges_of_the_module(w):
     mesh = w.mesh()
 
     def split_input(module, inputs, on):
@@ -116,10 +106,6 @@ def convert_at_edges(w):
         distribute_module(Mlp(2, 2), mesh, input_fn=lambda inputs: inputs)
 
 
-def test_input_fn_and_output_fn_run_at_the_edges_of_the_module(ranks):
-    ranks(convert_at_edges)
-
-
 def warn_of_two_arguments(w):
     mesh = w.mesh()
     with pytest.warns(FutureWarning, match="Deprecating"):
@@ -138,7 +124,8 @@ def test_functions_without_a_module_are_deprecated(ranks):
     ranks(warn_of_two_arguments)
 
 
-def change_types(w):
+@on_ranks
+def test_casts_and_autocast_reach_the_shards(w):
     mesh = w.mesh()
     for tensor in (
         DTensor.from_local(torch.rand(10), mesh, [Replicate()]),
@@ -154,11 +141,8 @@ def change_types(w):
         assert model(distribute_tensor(torch.rand(10), mesh, [Replicate()])).dtype == torch.bfloat16
 
 
-def test_casts_and_autocast_reach_the_shards(ranks):
-    ranks(change_types)
-
-
-def start_on_meta(w):
+@on_ranks
+def test_a_model_on_meta_is_made_shard_by_shard(w):
     mesh = w.mesh()
 
     def split(name, module, on):
@@ -173,11 +157,8 @@ def start_on_meta(w):
         assert parameter.to_local().shape[0] == parameter.shape[0] // w.size
 
 
-def test_a_model_on_meta_is_made_shard_by_shard(ranks):
-    ranks(start_on_meta)
-
-
-def stay_in_place(w):
+@on_ranks
+def test_parameters_change_in_place_so_that_optimizers_see_them(w):
     mesh = w.mesh()
     linear = nn.Linear(4, 4)
     weight = linear.weight
@@ -190,11 +171,8 @@ def stay_in_place(w):
     w.same(weight.full_tensor(), before - 0.1 * 4)
 
 
-def test_parameters_change_in_place_so_that_optimizers_see_them(ranks):
-    ranks(stay_in_place)
-
-
-def make_and_redistribute(w):
+@on_ranks
+def test_from_local_and_redistribute_take_what_pytorch_takes(w):
     mesh = w.mesh(2, 2, names=("dp", "tp"))
     x = DTensor.from_local(torch.full((2, 3), float(w.rank)), mesh, [Shard(0), Partial()])
     assert x.shape == (4, 3)
@@ -211,11 +189,8 @@ def make_and_redistribute(w):
         assert distribute_tensor(torch.ones(2)).device_mesh == mesh
 
 
-def test_from_local_and_redistribute_take_what_pytorch_takes(ranks):
-    ranks(make_and_redistribute)
-
-
-def make_half_shapes_and_pending(w):
+@on_ranks
+def test_half_a_shape_is_refused_and_any_layout_may_become_pending(w):
     mesh = w.mesh(2, 2)
     uneven = torch.ones(3 if w.rank < 3 else 1)
     flat = DeviceMesh("cpu", list(range(w.size)))
@@ -230,11 +205,8 @@ def make_half_shapes_and_pending(w):
     w.same(pending.full_tensor(), x.full_tensor())
 
 
-def test_half_a_shape_is_refused_and_any_layout_may_become_pending(ranks):
-    ranks(make_half_shapes_and_pending)
-
-
-def check_what_ranks_say(w):
+@on_ranks
+def test_a_check_of_from_local_is_a_value_error_whatever_the_ranks_disagree_on(w):
     if w.kind != "threads":
         return  # processes serve other tests too, and every group of theirs would tell it once
     mesh = w.mesh()
@@ -248,11 +220,8 @@ def check_what_ranks_say(w):
     assert DTensor.from_local(torch.ones(3, 3), mesh, [Shard(0)], run_check=True).shape == (3 * w.size, 3)
 
 
-def test_a_check_of_from_local_is_a_value_error_whatever_the_ranks_disagree_on(ranks):
-    ranks(check_what_ranks_say)
-
-
-def hold_a_shard(w):
+@on_ranks
+def test_a_shard_without_gradients_is_one_object_while_somebody_holds_it(w):
     x = distribute_tensor(torch.arange(8.0).view(4, 2), w.mesh(), [Shard(0)], src_data_rank=None).requires_grad_()
     assert x.to_local() is not x._local_tensor and x.to_local().grad_fn is not None
     with torch.no_grad():
@@ -269,11 +238,8 @@ def hold_a_shard(w):
     assert name() is None  # nobody holds it
 
 
-def test_a_shard_without_gradients_is_one_object_while_somebody_holds_it(ranks):
-    ranks(hold_a_shard)
-
-
-def make_new(w):
+@on_ranks
+def test_factories_make_one_global_tensor_for_any_placements(w):
     mesh = w.mesh()
     for factory, value in ((meshtorch.zeros, 0.0), (meshtorch.ones, 1.0)):
         made = factory(5, 2, device_mesh=mesh, placements=[Shard(0)], dtype=torch.float64, requires_grad=True)
@@ -292,11 +258,8 @@ def make_new(w):
             w.same(a.full_tensor(), b.full_tensor(), rtol=0, atol=0)
 
 
-def test_factories_make_one_global_tensor_for_any_placements(ranks):
-    ranks(make_new)
-
-
-def add_an_axis(w):
+@on_ranks
+def test_distribute_module_adds_an_axis_to_what_another_one_splits(w):
     mesh = w.mesh(2, 2, names=("dp", "tp"))
     model = Mlp(4, 8)
     whole = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -311,21 +274,15 @@ def add_an_axis(w):
         distribute_module(model.seq[2], DeviceMesh("cpu", list(range(w.size))))
 
 
-def test_distribute_module_adds_an_axis_to_what_another_one_splits(ranks):
-    ranks(add_an_axis)
-
-
-def pass_a_plain_gradient(w):
+@on_ranks
+def test_a_plain_gradient_of_redistribute_is_an_error(w):
     x = distribute_tensor(torch.ones(4, 4), w.mesh(), [Shard(0)]).requires_grad_()
     with pytest.raises(ValueError, match="a plain tensor was taken for a distributed one"):
         x.redistribute(placements=[Replicate()]).backward(torch.ones(4, 4))
 
 
-def test_a_plain_gradient_of_redistribute_is_an_error(ranks):
-    ranks(pass_a_plain_gradient)
-
-
-def plain_gradients(w):
+@on_ranks
+def test_gradients_that_are_given_to_backward_are_distributed_or_one_number(w):
     p = distribute_tensor(torch.ones(4, 4), w.mesh(), [Shard(0)]).requires_grad_()
     for loss in (lambda: p.sum(), lambda: (p * 2).sum(), lambda: p.mean()):
         p.grad = None
@@ -342,7 +299,3 @@ def plain_gradients(w):
     plain = torch.ones(3, requires_grad=True)
     (plain * 2).backward(torch.ones(3))
     w.same(plain.grad, torch.full((3,), 2.0))
-
-
-def test_gradients_that_are_given_to_backward_are_distributed_or_one_number(ranks):
-    ranks(plain_gradients)

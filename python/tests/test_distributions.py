@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributions as D
 from meshtorch import DTensor, Partial, Replicate, Shard, distribute_tensor
+from worlds import on_ranks
 
 # On a fake group nothing is summed: values do not hold what distributions ask of them.
 pytestmark = pytest.mark.parametrize("ranks", ["gloo", "threads"], indirect=True)
@@ -88,7 +89,8 @@ def test_draws_do_not_depend_on_the_layout(ranks, kind):
     ranks(partial(draws_and_densities, kind))
 
 
-def gradients(w):
+@on_ranks
+def test_gradients_go_through_a_draw(w):
     for placement in LAYOUTS:
         loc, scale = (placed(t, w, placement).requires_grad_() for t in parameters())
         sample = D.Normal(loc, scale).rsample()
@@ -96,7 +98,3 @@ def gradients(w):
         w.same(loc.grad.full_tensor(), torch.ones(5, 3, dtype=torch.double))
         noise = (sample.detach() - loc.detach()) / scale.detach()
         w.same(scale.grad.full_tensor(), noise.full_tensor())
-
-
-def test_gradients_go_through_a_draw(ranks):
-    ranks(gradients)

@@ -17,9 +17,10 @@ from meshtorch.fsdp import (
 )
 from meshtorch.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch import nn
-from worlds import filled
+from worlds import filled, on_ranks
 
-def train_sharded(w):
+@on_ranks(size=2)
+def test_fully_shard_trains_as_one_device(w):
     mesh = w.mesh(names=("dp",))
     net = sharded(new_net(), mesh)
     assert isinstance(net, FSDPModule) and isinstance(net, Net) and type(net).__name__ == "FSDPNet"
@@ -27,21 +28,15 @@ def train_sharded(w):
     expect_same_training(w, net, w.size, w.rank)
 
 
-def test_fully_shard_trains_as_one_device(ranks):
-    ranks(train_sharded, size=2)
-
-
-def train_replicated(w):
+@on_ranks(size=2)
+def test_replicate_trains_as_one_device(w):
     net = replicate(new_net(), mesh=w.mesh(names=("dp",)), bucket_cap_mb=1e-4)
     assert net.norm.weight.placements == (Replicate(),)
     expect_same_training(w, net, w.size, w.rank)
 
 
-def test_replicate_trains_as_one_device(ranks):
-    ranks(train_replicated, size=2)
-
-
-def train_with_tensor_parallel(w):
+@on_ranks
+def test_with_tensor_parallelism(w):
     mesh = w.mesh(2, 2, names=("dp", "tp"))
     net = new_net()
     parallelize_module(net, mesh["tp"], {"blocks.*.up": ColwiseParallel(), "blocks.*.down": RowwiseParallel()})
@@ -49,11 +44,8 @@ def train_with_tensor_parallel(w):
     expect_same_training(w, net, 2, mesh["dp"].get_local_rank())
 
 
-def test_with_tensor_parallelism(ranks):
-    ranks(train_with_tensor_parallel)
-
-
-def count_collectives(w):
+@on_ranks(size=2)
+def test_one_gather_and_one_reduction_for_each_group(w):
     net = sharded(new_net(), w.mesh(names=("dp",)))
     comm = CommDebugMode()
     with comm:
@@ -63,11 +55,8 @@ def count_collectives(w):
     assert comm.get_total_counts() == 5 + 3
 
 
-def test_one_gather_and_one_reduction_for_each_group(ranks):
-    ranks(count_collectives, size=2)
-
-
-def accumulate(w):
+@on_ranks(size=2)
+def test_no_sync_accumulates(w):
     plain, x = new_net(), torch.ones(2, 6, dtype=torch.float64)
     for net in (sharded(new_net(), w.mesh(names=("dp",))), replicate(new_net(), mesh=w.mesh(names=("dp",)))):
         plain.zero_grad()
@@ -80,11 +69,8 @@ def accumulate(w):
             w.same(p.grad.full_tensor(), q.grad)
 
 
-def test_no_sync_accumulates(ranks):
-    ranks(accumulate, size=2)
-
-
-def compute_in_bfloat16(w):
+@on_ranks(size=2)
+def test_mixed_precision(w):
     mesh, net = w.mesh(names=("dp",)), filled(Net())
     types = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
     for block in net.blocks:
@@ -98,11 +84,8 @@ def compute_in_bfloat16(w):
     assert {p.dtype for p in net.parameters()} == {p.grad.dtype for p in net.parameters()} == {torch.float32}
 
 
-def test_mixed_precision(ranks):
-    ranks(compute_in_bfloat16, size=2)
-
-
-def use_whole_parameters(w):
+@on_ranks(size=2)
+def test_methods_and_errors(w):
     mesh = w.mesh(names=("dp",))
     block = fully_shard(filled(Block(6, 5)), mesh=mesh)
     x = torch.ones(2, 6)
@@ -123,11 +106,8 @@ def use_whole_parameters(w):
         fully_shard(nn.Linear(2, 2), mesh=mesh, reshard_after_forward=3)
 
 
-def test_methods_and_errors(ranks):
-    ranks(use_whole_parameters, size=2)
-
-
-def scale_gradients(w):
+@on_ranks(size=2)
+def test_a_scaler_leaves_out_a_step_whose_gradients_are_infinite_on_one_rank(w):
     net = sharded(new_net(), w.mesh(names=("dp",)))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
@@ -144,7 +124,3 @@ def scale_gradients(w):
         is_same = all(torch.equal(p.full_tensor(), q) for p, q in zip(net.parameters(), before))
         assert is_same == is_infinite, "a step with an infinite gradient, of any rank, is left out on all"
         assert scaler.get_scale() == 4.0
-
-
-def test_a_scaler_leaves_out_a_step_whose_gradients_are_infinite_on_one_rank(ranks):
-    ranks(scale_gradients, size=2)

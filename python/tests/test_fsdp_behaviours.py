@@ -26,13 +26,14 @@ from meshtorch.fsdp import (
 )
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from worlds import filled
+from worlds import filled, on_ranks
 
 
 # Gathering when asked, and ahead of time.
 
 
-def unshard_when_asked(w):
+@on_ranks(size=2)
+def test_unshard_begins_to_gather_and_forward_takes_it(w):
     net, plain = pair(w)
     handles = [block.unshard(async_op=True) for block in net.blocks]
     assert all(isinstance(block.up.weight, DTensor) for block in net.blocks)
@@ -48,11 +49,8 @@ def unshard_when_asked(w):
     same_gradients(w, net, plain)
 
 
-def test_unshard_begins_to_gather_and_forward_takes_it(ranks):
-    ranks(unshard_when_asked, size=2)
-
-
-def prefetch_named_modules(w):
+@on_ranks(size=2)
+def test_modules_to_prefetch_may_be_named(w):
     net, plain = pair(w)
     net.set_modules_to_forward_prefetch(list(net.blocks))
     net.set_modules_to_backward_prefetch(list(net.blocks))
@@ -67,11 +65,8 @@ def prefetch_named_modules(w):
             getattr(net, name)(None)
 
 
-def test_modules_to_prefetch_may_be_named(ranks):
-    ranks(prefetch_named_modules, size=2)
-
-
-def run_parts_first(w):
+@on_ranks(size=2)
+def test_parts_may_run_without_the_whole(w):
     """Layers that run before the whole does are roots of their own."""
     net, plain = pair(w)
     for model in (net, plain):
@@ -80,11 +75,8 @@ def run_parts_first(w):
     same_gradients(w, net, plain)
 
 
-def test_parts_may_run_without_the_whole(ranks):
-    ranks(run_parts_first, size=2)
-
-
-def run_forward_twice(w):
+@on_ranks(size=2)
+def test_forward_runs_several_times_before_backward(w):
     net, plain = pair(w)
     with torch.no_grad():
         w.same(net(ones()), plain(ones()))
@@ -95,14 +87,11 @@ def run_forward_twice(w):
     assert all(isinstance(p, DTensor) for p in net.parameters())
 
 
-def test_forward_runs_several_times_before_backward(ranks):
-    ranks(run_forward_twice, size=2)
-
-
 # What is kept after forward and backward.
 
 
-def keep_whole_parameters(w):
+@on_ranks(size=2)
+def test_what_is_kept_after_forward_and_backward(w):
     net = sharded(new_net(), w.mesh(names=("dp",)), reshard_after_forward=False)
     loss = net(ones()).sum()
     assert not any(isinstance(p, DTensor) for p in net.parameters())
@@ -122,29 +111,19 @@ def keep_whole_parameters(w):
     assert all(isinstance(p, DTensor) for p in net.parameters())
 
 
-def test_what_is_kept_after_forward_and_backward(ranks):
-    ranks(keep_whole_parameters, size=2)
-
-
-def keep_parts(w):
+@on_ranks(size=4)
+def test_parts_of_fewer_ranks_are_kept_between_forward_and_backward(w):
     net = sharded(new_net(), w.mesh(names=("dp",)), reshard_after_forward=2)
     expect_same_training(w, net, w.size, w.rank)
 
 
-def test_parts_of_fewer_ranks_are_kept_between_forward_and_backward(ranks):
-    ranks(keep_parts, size=4)
-
-
-def change_type(w):
+@on_ranks(size=2)
+def test_types_may_change_after_sharding(w):
     net = sharded(filled(Net()), w.mesh(names=("dp",)))
     net.to(torch.float64)
     assert {p.dtype for p in net.parameters()} == {torch.float64}
     plain = filled(Net()).double()
     expect_same_gradients(w, net, plain)
-
-
-def test_types_may_change_after_sharding(ranks):
-    ranks(change_type, size=2)
 
 
 # What modules and parameters are taken.
@@ -157,7 +136,8 @@ class Listed(nn.ModuleList):
         return x
 
 
-def take_modules(w):
+@on_ranks(size=2)
+def test_containers_with_forward_and_lists_of_modules(w):
     mesh = w.mesh(names=("dp",))
     blocks = fully_shard(filled(Listed([Block(6, 5), Block(6, 5)])).double(), mesh=mesh)
     assert isinstance(blocks, FSDPModule) and type(blocks[0]) is Block
@@ -183,11 +163,8 @@ def take_modules(w):
     assert isinstance(net.blocks[1].up.weight, DTensor)
 
 
-def test_containers_with_forward_and_lists_of_modules(ranks):
-    ranks(take_modules, size=2)
-
-
-def ignore_parameters(w):
+@on_ranks(size=2)
+def test_ignored_parameters_stay_plain(w):
     mesh, net, plain = w.mesh(names=("dp",)), new_net(), new_net()
     ignored = set(net.blocks[1].parameters())
     fully_shard(net, mesh=mesh, ignored_params=ignored)
@@ -197,10 +174,6 @@ def ignore_parameters(w):
         model(ones()).sum().backward()
     w.same(net.blocks[1].up.weight.grad, plain.blocks[1].up.weight.grad)
     w.same(net.norm.weight.grad.full_tensor(), plain.norm.weight.grad)
-
-
-def test_ignored_parameters_stay_plain(ranks):
-    ranks(ignore_parameters, size=2)
 
 
 class Odd(nn.Module):
@@ -219,7 +192,8 @@ class Odd(nn.Module):
         return (self.second(torch.tanh(self.first(x))) * self.scale + self.steps) @ self.slanted
 
 
-def take_odd_parameters(w):
+@on_ranks(size=2)
+def test_odd_parameters(w):
     torch.manual_seed(3)
     plain = Odd()
     net = Odd()
@@ -236,11 +210,8 @@ def take_odd_parameters(w):
             assert p.grad is None and p.dtype == torch.int64
 
 
-def test_odd_parameters(ranks):
-    ranks(take_odd_parameters, size=2)
-
-
-def place_shards(w):
+@on_ranks(size=2)
+def test_shards_along_other_dims(w):
     mesh = w.mesh(names=("dp",))
 
     def largest(p):
@@ -254,11 +225,8 @@ def place_shards(w):
         fully_shard(nn.Linear(2, 2), mesh=mesh, shard_placement_fn=lambda p: Shard(7))
 
 
-def test_shards_along_other_dims(ranks):
-    ranks(place_shards, size=2)
-
-
-def start_without_memory(w):
+@on_ranks(size=2)
+def test_parameters_may_be_made_on_the_meta_device(w):
     mesh = w.mesh(names=("dp",))
     with torch.device("meta"):
         net = Net().double()
@@ -271,11 +239,8 @@ def start_without_memory(w):
     expect_same_training(w, net, w.size, w.rank)
 
 
-def test_parameters_may_be_made_on_the_meta_device(ranks):
-    ranks(start_without_memory, size=2)
-
-
-def start_with_other_values(w):
+@on_ranks
+def test_the_first_rank_says_how_parameters_start(w):
     mesh = w.mesh(2, 2, names=("replicate", "shard"))
     net = new_net()
     with torch.no_grad():
@@ -285,10 +250,6 @@ def start_with_other_values(w):
     if w.kind != "fake":
         for p, q in zip(net.parameters(), new_net().parameters()):
             w.same(p.full_tensor(), q)
-
-
-def test_the_first_rank_says_how_parameters_start(ranks):
-    ranks(start_with_other_values)
 
 
 # Gradients.
@@ -303,7 +264,8 @@ class Branches(nn.Module):
         return {"left": (self.left(x), "text", 3), "right": [self.right(x), None]}
 
 
-def use_some_outputs(w):
+@on_ranks(size=2)
+def test_outputs_and_modules_may_be_unused(w):
     mesh, net, plain = w.mesh(names=("dp",)), filled(Branches().double()), filled(Branches().double())
     for part in (net.left, net.right, net.idle, net):
         fully_shard(part, mesh=mesh)
@@ -315,11 +277,8 @@ def use_some_outputs(w):
         same_gradients(w, net, plain)
 
 
-def test_outputs_and_modules_may_be_unused(ranks):
-    ranks(use_some_outputs, size=2)
-
-
-def hook_gradients(w):
+@on_ranks(size=2)
+def test_a_hook_after_accumulation_sees_reduced_gradients(w):
     for make in (lambda net: sharded(net, w.mesh(names=("dp",))), lambda net: replicate(net, mesh=w.mesh(names=("dp",)))):
         net, plain, seen = make(new_net()), new_net(), []
         for model in (net, plain):
@@ -341,11 +300,8 @@ def hook_gradients(w):
             w.same(p.full_tensor(), q, rtol=1e-9, atol=1e-9)
 
 
-def test_a_hook_after_accumulation_sees_reduced_gradients(ranks):
-    ranks(hook_gradients, size=2)
-
-
-def scale_gradients(w):
+@on_ranks(size=2)
+def test_gradients_are_divided_and_changed_as_asked(w):
     net, plain = pair(w)
     for block in (*net.blocks, net):
         block.set_reduce_scatter_divide_factor(w.size * 4)
@@ -355,11 +311,8 @@ def scale_gradients(w):
     same_gradients(w, net, plain)
 
 
-def test_gradients_are_divided_and_changed_as_asked(ranks):
-    ranks(scale_gradients, size=2)
-
-
-def divide_what_waits_for_copies(w):
+@on_ranks
+def test_what_waits_for_the_sum_over_copies_is_divided_once(w):
     net, plain = sharded(new_net(), w.mesh(2, 2)), new_net()
     for block in (*net.blocks, net):
         block.set_gradient_divide_factor(w.size / 2)
@@ -370,11 +323,8 @@ def divide_what_waits_for_copies(w):
     same_gradients(w, net, plain)
 
 
-def test_what_waits_for_the_sum_over_copies_is_divided_once(ranks):
-    ranks(divide_what_waits_for_copies)
-
-
-def clip(w):
+@on_ranks(size=2)
+def test_norms_of_gradients_are_clipped(w):
     for norm_type in (2, 1, float("inf")):
         for foreach in (False, True):
             net, plain = pair(w)
@@ -388,11 +338,8 @@ def clip(w):
             same_gradients(w, net, plain)
 
 
-def test_norms_of_gradients_are_clipped(ranks):
-    ranks(clip, size=2)
-
-
-def freeze(w):
+@on_ranks(size=2)
+def test_frozen_parameters(w):
     def frozen(net):
         net.blocks[0].up.weight.requires_grad_(False)
         net.blocks[1].requires_grad_(False)
@@ -410,11 +357,8 @@ def freeze(w):
     same_gradients(w, net, plain)
 
 
-def test_frozen_parameters(ranks):
-    ranks(freeze, size=2)
-
-
-def forget_a_pass(w):
+@on_ranks(size=2)
+def test_a_pass_that_failed_is_forgotten(w):
     net = sharded(new_net(), w.mesh(names=("dp",)))
     stops = True
 
@@ -431,11 +375,8 @@ def forget_a_pass(w):
     expect_same_training(w, net, w.size, w.rank)
 
 
-def test_a_pass_that_failed_is_forgotten(ranks):
-    ranks(forget_a_pass, size=2)
-
-
-def checkpoint_activations(w):
+@on_ranks(size=2)
+def test_activations_may_be_computed_again(w):
     class Checkpointed(Net):
         def forward(self, x):
             for block in self.blocks:
@@ -453,11 +394,8 @@ def checkpoint_activations(w):
     same_gradients(w, net, plain)
 
 
-def test_activations_may_be_computed_again(ranks):
-    ranks(checkpoint_activations, size=2)
-
-
-def accumulate_in_micro_batches(w):
+@on_ranks(size=2)
+def test_micro_batches_overlap(w):
     net, plain = pair(w)
     losses = []
     for number in range(3):  # forward runs ahead of backward by one
@@ -471,14 +409,11 @@ def accumulate_in_micro_batches(w):
     same_gradients(w, net, plain)
 
 
-def test_micro_batches_overlap(ranks):
-    ranks(accumulate_in_micro_batches, size=2)
-
-
 # Others.
 
 
-def keep_states(w):
+@on_ranks(size=2)
+def test_states_are_saved_and_loaded(w):
     mesh = w.mesh(names=("dp",))
     net, other = sharded(new_net(), mesh), sharded(Net().double(), mesh)
     state = net.state_dict()
@@ -489,11 +424,8 @@ def keep_states(w):
     expect_same_training(w, other, w.size, w.rank)
 
 
-def test_states_are_saved_and_loaded(ranks):
-    ranks(keep_states, size=2)
-
-
-def one_rank(w):
+@on_ranks(size=1)
+def test_one_rank_needs_nobody(w):
     net = sharded(new_net(), w.mesh(names=("dp",)), offload_policy=CPUOffloadPolicy())
     comm = CommDebugMode()
     with comm:
@@ -501,11 +433,8 @@ def one_rank(w):
     assert comm.get_total_counts() == 0
 
 
-def test_one_rank_needs_nobody(ranks):
-    ranks(one_rank, size=1)
-
-
-def extra_methods(w):
+@on_ranks(size=2)
+def test_methods_that_count_as_forward(w):
     net = fully_shard(filled(Block(6, 5)), mesh=w.mesh(names=("dp",)))
     register_fsdp_forward_method(net, "half")
     with pytest.raises(ValueError, match="has no method third"):
@@ -515,11 +444,8 @@ def extra_methods(w):
     assert net.up.weight.grad is not None and net.down.weight.grad is None
 
 
-def test_methods_that_count_as_forward(ranks):
-    ranks(extra_methods, size=2)
-
-
-def estimate(w):
+@on_ranks(size=2)
+def test_memory_is_known_before_anything_is_sharded(w):
     mesh = w.mesh(names=("dp",))
     with torch.device("meta"):
         whole = Net().double()
@@ -532,11 +458,8 @@ def estimate(w):
     assert estimate_memory(whole, mesh=mesh, replicate=True)[0]["parameters"] == sum(p.nbytes for p in whole.parameters())
 
 
-def test_memory_is_known_before_anything_is_sharded(ranks):
-    ranks(estimate, size=2)
-
-
-def mix_with_torch(w):
+@on_ranks(size=2)
+def test_sharding_by_torch_and_by_meshtorch_do_not_mix(w):
     if w.kind == "threads":
         return  # torch's groups are of processes
     from torch.distributed.device_mesh import init_device_mesh
@@ -547,7 +470,3 @@ def mix_with_torch(w):
         torch_fully_shard(distribute_module(nn.Linear(4, 4), ours), mesh=theirs)
     with pytest.raises(TypeError, match="that torch.distributed distributes: weight, a DTensor"):
         fully_shard(torch_fully_shard(nn.Linear(4, 4), mesh=theirs), mesh=ours)
-
-
-def test_sharding_by_torch_and_by_meshtorch_do_not_mix(ranks):
-    ranks(mix_with_torch, size=2)

@@ -4,6 +4,7 @@ import torch
 from meshtorch import Replicate, Shard, distribute_tensor
 from meshtorch.fsdp import fully_shard
 from torch import nn
+from worlds import on_ranks
 
 
 class Experts(nn.Module):
@@ -19,7 +20,8 @@ class Experts(nn.Module):
         return sum((x @ w[i]).tanh().sum() for i in range(w.size(0)))
 
 
-def views_of_experts(w):
+@on_ranks
+def test_views_of_a_part_stay_valid_when_it_is_gathered_again(w):
     mesh = w.mesh(2, w.size // 2, names=("dp", "ep"))
     x = torch.linspace(-1, 1, 12, dtype=torch.float64).view(2, 6).requires_grad_()
     for reshard in (True, False):
@@ -31,17 +33,14 @@ def views_of_experts(w):
         w.same(experts.w.grad.full_tensor(), plain.w.grad.full_tensor())
 
 
-def test_views_of_a_part_stay_valid_when_it_is_gathered_again(ranks):
-    ranks(views_of_experts)
-
-
 class Transposed(Experts):
     def forward(self, x):
         w = self.w.to_local().transpose(1, 2).unbind()
         return sum(nn.functional.linear(x, part).square().sum() for part in w)
 
 
-def views_of_views(w):
+@on_ranks
+def test_views_of_views_of_a_part_stay_valid_too(w):
     mesh = w.mesh(2, w.size // 2, names=("dp", "tp"))
     x = torch.linspace(-1, 1, 12, dtype=torch.float64).view(2, 6).requires_grad_()
     for placement in (Shard(0), Shard(1), Shard(2), Replicate()):
@@ -51,7 +50,3 @@ def views_of_views(w):
         for module in (experts, plain):
             module(rows).backward()
         w.same(experts.w.grad.full_tensor(), plain.w.grad.full_tensor())
-
-
-def test_views_of_views_of_a_part_stay_valid_too(ranks):
-    ranks(views_of_views)

@@ -7,9 +7,11 @@ from fsdp_models import Net, expect_same_training, new_net, ones, sharded
 from meshtorch import Shard, distribute_tensor
 from meshtorch.fsdp import MixedPrecisionPolicy, fully_shard, replicate
 from torch import nn
+from worlds import on_ranks
 
 
-def replace_parameters(w):
+@on_ranks(size=2)
+def test_parameters_may_be_replaced_before_the_first_pass(w):
     mesh = w.mesh(names=("dp",))
     net = sharded(new_net(), mesh)
     with torch.no_grad():
@@ -25,22 +27,16 @@ def replace_parameters(w):
     assert net.blocks[0].up.weight.placements == (Shard(0),)
 
 
-def test_parameters_may_be_replaced_before_the_first_pass(ranks):
-    ranks(replace_parameters, size=2)
-
-
-def replace_by_what_does_not_fit(w):
+@on_ranks(size=2)
+def test_a_plain_parameter_in_the_place_of_a_shard_is_an_error(w):
     net = sharded(new_net(), w.mesh(names=("dp",)))
     net.blocks[1].up.weight = nn.Parameter(new_net().blocks[1].up.weight.detach())
     with pytest.raises(ValueError, match=r"parameter: up.weight, shape \[5, 6\](.|\n)*new one: shape \[5, 6\], not distributed"):
         net(ones())
 
 
-def test_a_plain_parameter_in_the_place_of_a_shard_is_an_error(ranks):
-    ranks(replace_by_what_does_not_fit, size=2)
-
-
-def run_without_memory(w):
+@on_ranks(size=2)
+def test_parameters_without_memory_are_named_together_and_may_get_it_then(w):
     mesh = w.mesh(names=("dp",))
     with torch.device("meta"):
         net = sharded(Net().double(), mesh)
@@ -57,11 +53,8 @@ def run_without_memory(w):
     expect_same_training(w, net, w.size, w.rank)
 
 
-def test_parameters_without_memory_are_named_together_and_may_get_it_then(ranks):
-    ranks(run_without_memory, size=2)
-
-
-def derive_forward(w):
+@on_ranks(size=2)
+def test_derivatives_may_be_taken_forward(w):
     """Products with the derivative, while parameters are gathered inside."""
     if w.kind == "threads":
         return  # levels of dual numbers belong to the process
@@ -77,11 +70,8 @@ def derive_forward(w):
         assert all(p.grad is not None for p in net.parameters())
 
 
-def test_derivatives_may_be_taken_forward(ranks):
-    ranks(derive_forward, size=2)
-
-
-def derive_by_dual_numbers(w):
+@on_ranks(size=2)
+def test_derivatives_may_be_taken_by_dual_numbers(w):
     if w.kind == "threads":
         return  # levels of dual numbers belong to the process
     mesh, x, direction = w.mesh(names=("dp",)), ones(), torch.cos(ones() * 3)
@@ -92,11 +82,8 @@ def derive_by_dual_numbers(w):
             w.same(actual, wanted)
 
 
-def test_derivatives_may_be_taken_by_dual_numbers(ranks):
-    ranks(derive_by_dual_numbers, size=2)
-
-
-def derive_under_a_policy(w):
+@on_ranks(size=2)
+def test_a_first_pass_may_be_inside_a_transform(w):
     """The first pass of a module is inside the transform, of an argument that it does not depend on."""
     if w.kind == "threads":
         return  # levels of dual numbers belong to the process
@@ -109,7 +96,3 @@ def derive_under_a_policy(w):
     unused = torch.ones(6, dtype=torch.bfloat16, requires_grad=True)
     value, tangent = torch.func.jvp(lambda _: second(hidden), (unused,), (torch.ones(6, dtype=torch.bfloat16),))
     assert value.dtype == torch.bfloat16 and torch.equal(tangent, torch.zeros_like(value))
-
-
-def test_a_first_pass_may_be_inside_a_transform(ranks):
-    ranks(derive_under_a_policy, size=2)

@@ -10,7 +10,7 @@ from meshtorch.fsdp import MixedPrecisionPolicy, fully_shard
 from meshtorch.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from worlds import filled
+from worlds import filled, on_ranks
 
 WORDS, WIDTH = 11, 6
 
@@ -64,7 +64,8 @@ def train_in_chunks(model, seed=0, around=None):
     return hidden, torch.cat(gradients, 1)
 
 
-def skip_the_head(w):
+@on_ranks(size=2)
+def test_a_module_of_a_group_may_run_by_itself_after_the_others(w):
     cases = [{"reshard_after_forward": r, "ties": t} for r in (True, False) for t in (False, True)]
     for case in (*cases, {"recomputes": True}, {"together": False}):
         net, plain = headed(w, **case)
@@ -80,22 +81,16 @@ def skip_the_head(w):
             assert all(isinstance(p, DTensor) for p in net.parameters()), case
 
 
-def test_a_module_of_a_group_may_run_by_itself_after_the_others(ranks):
-    ranks(skip_the_head, size=2)
-
-
-def skip_the_head_in_another_type(w):
+@on_ranks(size=2)
+def test_modules_of_a_group_cast_what_they_give_each_by_itself(w):
     """Outputs of the group's modules are cast, also of one that does not run with the others."""
     net, _ = headed(w, policy=MixedPrecisionPolicy(output_dtype=torch.bfloat16))
     hidden = net(ids(), skip_head=True)
     assert hidden.dtype == torch.bfloat16 and net.head(hidden.double()).dtype == torch.bfloat16
 
 
-def test_modules_of_a_group_cast_what_they_give_each_by_itself(ranks):
-    ranks(skip_the_head_in_another_type, size=2)
-
-
-def accumulate_chunks(w):
+@on_ranks(size=2)
+def test_chunks_accumulate_without_reduction(w):
     for reshards in (True, False):
         net, plain = headed(w, reshard_after_forward=reshards)
         for number in range(3):
@@ -107,11 +102,8 @@ def accumulate_chunks(w):
         same_gradients(w, net, plain)
 
 
-def test_chunks_accumulate_without_reduction(ranks):
-    ranks(accumulate_chunks, size=2)
-
-
-def keep_the_head_whole(w):
+@on_ranks(size=2)
+def test_a_head_may_stay_whole_for_all_chunks(w):
     for ties in (False, True):
         net, plain = headed(w, ties=ties)
         whole = []
@@ -132,11 +124,8 @@ def keep_the_head_whole(w):
         same_gradients(w, net, plain)
 
 
-def test_a_head_may_stay_whole_for_all_chunks(ranks):
-    ranks(keep_the_head_whole, size=2)
-
-
-def skip_the_head_twice(w):
+@on_ranks(size=2)
+def test_two_passes_without_the_head_come_before_backward(w):
     net, plain = headed(w)
     for model in (net, plain):
         first, second = (model(ids(seed), skip_head=True) for seed in (0, 1))
@@ -145,11 +134,8 @@ def skip_the_head_twice(w):
     assert net.head.weight.grad is None and net.norm.weight.grad is not None
 
 
-def test_two_passes_without_the_head_come_before_backward(ranks):
-    ranks(skip_the_head_twice, size=2)
-
-
-def fail_before_the_head(w):
+@on_ranks(size=2)
+def test_a_pass_that_failed_in_between_is_forgotten(w):
     net, plain = headed(w)
     stops = [True]
 
@@ -165,10 +151,6 @@ def fail_before_the_head(w):
     expect_same_gradients(w, net, plain, lambda model: model(ids()).square().sum())
 
 
-def test_a_pass_that_failed_in_between_is_forgotten(ranks):
-    ranks(fail_before_the_head, size=2)
-
-
 class Steps(nn.Module):
     def __init__(self):
         super().__init__()
@@ -178,7 +160,8 @@ class Steps(nn.Module):
         return self.b(self.a(x).float())
 
 
-def cast_for_each(w):
+@on_ranks(size=2)
+def test_inputs_are_cast_for_each_module_of_a_group(w):
     net, policy = filled(Steps()), MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     fully_shard([net.a, net.b], mesh=w.mesh(names=("dp",)), mp_policy=policy)
     fully_shard(net, mesh=w.mesh(names=("dp",)), mp_policy=policy)
@@ -188,11 +171,8 @@ def cast_for_each(w):
     assert all(p.grad is not None for p in net.parameters())
 
 
-def test_inputs_are_cast_for_each_module_of_a_group(ranks):
-    ranks(cast_for_each, size=2)
-
-
-def run_twice_recomputed(w):
+@on_ranks(size=2)
+def test_two_passes_of_nested_groups_are_computed_again(w):
     """As in training on pairs of answers: two passes, one loss."""
 
     def make(reshards):
@@ -215,10 +195,6 @@ def run_twice_recomputed(w):
         same_gradients(w, net, plain)
 
 
-def test_two_passes_of_nested_groups_are_computed_again(ranks):
-    ranks(run_twice_recomputed, size=2)
-
-
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()
@@ -229,7 +205,8 @@ class Tied(nn.Module):
         return self.head(self.embed(x))
 
 
-def share_a_parameter(w):
+@on_ranks(size=2)
+def test_modules_of_one_group_may_share_a_parameter(w):
     mesh = w.mesh(names=("dp",))
     for reshards in (True, False):  # of 11 rows the ranks have uneven parts
         net, plain = (filled(Tied().double()) for _ in range(2))
@@ -245,11 +222,8 @@ def share_a_parameter(w):
         assert net.head.weight is net.embed.weight
 
 
-def test_modules_of_one_group_may_share_a_parameter(ranks):
-    ranks(share_a_parameter, size=2)
-
-
-def share_between_groups(w):
+@on_ranks(size=2)
+def test_modules_of_two_groups_that_share_a_parameter_are_refused(w):
     net = Tied()
     for part in (net.embed, net.head, net):
         fully_shard(part, mesh=w.mesh(names=("dp",)))
@@ -257,11 +231,8 @@ def share_between_groups(w):
         net(ids())
 
 
-def test_modules_of_two_groups_that_share_a_parameter_are_refused(ranks):
-    ranks(share_between_groups, size=2)
-
-
-def shard_as_they_are_made(w):
+@on_ranks(size=2)
+def test_layers_may_be_sharded_as_they_are_made(w):
     mesh, net = w.mesh(names=("dp",)), nn.Sequential()
     for _ in range(8):
         net.append(fully_shard(filled(Block(6, 5).double()), mesh=mesh))
@@ -271,11 +242,8 @@ def shard_as_they_are_made(w):
     expect_same_gradients(w, net, plain)
 
 
-def test_layers_may_be_sharded_as_they_are_made(ranks):
-    ranks(shard_as_they_are_made, size=2)
-
-
-def unshard_without_own_parameters(w):
+@on_ranks(size=2)
+def test_a_group_without_parameters_may_be_gathered(w):
     """A group of no parameters, and one that never ran."""
     net, plain = nn.Sequential(*new_net().blocks), nn.Sequential(*new_net().blocks)
     for block in (*net, net):
@@ -286,11 +254,8 @@ def unshard_without_own_parameters(w):
     expect_same_gradients(w, net, plain)
 
 
-def test_a_group_without_parameters_may_be_gathered(ranks):
-    ranks(unshard_without_own_parameters, size=2)
-
-
-def keep_a_state(w):
+@on_ranks(size=2)
+def test_a_state_dict_that_was_taken_before_shows_what_training_does(w):
     """A state dict that was taken once shows what training does."""
     net, _ = pair(w)
     state = net.state_dict()
@@ -305,11 +270,8 @@ def keep_a_state(w):
         assert w.kind == "fake" or not torch.equal(before[name], p.full_tensor())
 
 
-def test_a_state_dict_that_was_taken_before_shows_what_training_does(ranks):
-    ranks(keep_a_state, size=2)
-
-
-def clip_on_two_meshes(w):
+@on_ranks
+def test_norms_of_gradients_on_two_meshes_are_clipped(w):
     """What a plan of tensor parallelism leaves plain is on the axis of batches only."""
     mesh = w.mesh(2, 2, names=("dp", "tp"))
     for norm_type in (2, 1, float("inf")):
@@ -324,7 +286,3 @@ def clip_on_two_meshes(w):
                 norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1, norm_type=norm_type, foreach=foreach))
             w.same(norms[0], norms[1])
             same_gradients(w, net, plain)
-
-
-def test_norms_of_gradients_on_two_meshes_are_clipped(ranks):
-    ranks(clip_on_two_meshes)

@@ -5,7 +5,7 @@ import torch
 from meshtorch import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 from meshtorch.fsdp import DataParallelMeshDims, FSDPModule, fully_shard
 from torch import nn
-from worlds import filled
+from worlds import filled, on_ranks
 
 
 def new_net():
@@ -25,7 +25,8 @@ def spread(net, mesh):
     return distribute_module(net, mesh, partition)
 
 
-def train_over_named_axes(w):
+@on_ranks
+def test_axes_of_batches_may_be_named(w):
     cases = [
         ((2, 2), ("dp", "tp"), DataParallelMeshDims(shard="dp"), [Shard(0), Replicate()]),
         ((2, 2), ("dp", "tp"), DataParallelMeshDims(replicate="dp"), [Shard(0), Replicate()]),
@@ -56,11 +57,8 @@ def train_over_named_axes(w):
             w.same(p.full_tensor(), expected)
 
 
-def test_axes_of_batches_may_be_named(ranks):
-    ranks(train_over_named_axes)
-
-
-def divide_gradients_of_whole_batches(w):
+@on_ranks
+def test_gradients_of_a_distributed_batch_are_divided_if_asked(w):
     mesh = w.mesh(names=("dp",))
     net, plain = spread(new_net(), mesh), new_net()
     fully_shard(net, mesh=mesh, dp_mesh_dims=DataParallelMeshDims(shard="dp"))
@@ -72,11 +70,8 @@ def divide_gradients_of_whole_batches(w):
         w.same(p.grad.full_tensor(), expected.grad / 4)
 
 
-def test_gradients_of_a_distributed_batch_are_divided_if_asked(ranks):
-    ranks(divide_gradients_of_whole_batches)
-
-
-def refuse_what_does_not_fit(w):
+@on_ranks
+def test_axes_and_parameters_that_do_not_fit_are_refused(w):
     mesh, dims = w.mesh(2, 2, names=("dp", "tp")), DataParallelMeshDims(shard="dp")
     unfit = [
         (spread(new_net(), mesh), w.mesh(2, 2), dims, ValueError, "a mesh without names"),
@@ -94,7 +89,3 @@ def refuse_what_does_not_fit(w):
         assert layouts == [p.placements if isinstance(p, DTensor) else None for p in net.parameters()]
     with pytest.raises(ValueError, match="without axes"):
         DataParallelMeshDims()
-
-
-def test_axes_and_parameters_that_do_not_fit_are_refused(ranks):
-    ranks(refuse_what_does_not_fit)

@@ -6,14 +6,15 @@ from meshtorch import DTensor, Shard, distribute_tensor
 from meshtorch.fsdp import fully_shard
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
-from worlds import filled
+from worlds import filled, on_ranks
 
 
 def all_are_shards(state):
     return bool(state) and all(isinstance(value, DTensor) for value in state.values())
 
 
-def states_while_whole(w):
+@on_ranks(size=2)
+def test_a_state_dict_has_shards_while_parameters_are_whole(w):
     plain = new_net().state_dict()
     for options in ({"reshard_after_forward": False}, {"reshard_after_forward": True}, {}):
         net, _ = pair(w, **options)
@@ -27,11 +28,8 @@ def states_while_whole(w):
             w.same(value.full_tensor(), plain[name])
 
 
-def test_a_state_dict_has_shards_while_parameters_are_whole(ranks):
-    ranks(states_while_whole, size=2)
-
-
-def backward_after_a_state(w):
+@on_ranks(size=2)
+def test_backward_goes_on_after_a_state_dict_was_taken(w):
     net, plain = pair(w, reshard_after_forward=False)
     for model in (net, plain):
         loss = model(ones()).square().sum()
@@ -40,11 +38,8 @@ def backward_after_a_state(w):
     same_gradients(w, net, plain)
 
 
-def test_backward_goes_on_after_a_state_dict_was_taken(ranks):
-    ranks(backward_after_a_state, size=2)
-
-
-def load_while_whole(w):
+@on_ranks(size=2)
+def test_a_state_is_loaded_into_shards_while_parameters_are_whole(w):
     net, plain = pair(w, reshard_after_forward=False)
     state = {name: value.detach().clone() for name, value in net.state_dict().items()}
     with torch.no_grad():
@@ -55,10 +50,6 @@ def load_while_whole(w):
     for (name, p), q in zip(net.named_parameters(), plain.parameters()):
         assert isinstance(p, DTensor), name
         w.same(p.full_tensor(), q)
-
-
-def test_a_state_is_loaded_into_shards_while_parameters_are_whole(ranks):
-    ranks(load_while_whole, size=2)
 
 
 class Tied(nn.Module):
@@ -80,7 +71,8 @@ def sharded_tied(w):
     return fully_shard(net, mesh=w.mesh(names=("dp",)))
 
 
-def assign_tied(w):
+@on_ranks(size=2)
+def test_tied_weights_that_a_state_dict_assigns_stay_tied(w):
     tokens = torch.tensor([[0, 1, 4], [2, 2, 3]])
     whole = filled(Tied()).state_dict()
     for missing in ((), ("head.weight",), ("embedding.weight",)):
@@ -95,7 +87,3 @@ def assign_tied(w):
             model(tokens).square().mean().backward()
         assert net.head.weight is net.embedding.weight
         same_gradients(w, net, plain)
-
-
-def test_tied_weights_that_a_state_dict_assigns_stay_tied(ranks):
-    ranks(assign_tied, size=2)

@@ -8,7 +8,7 @@ from fsdp_models import Block
 from meshtorch.fsdp import MixedPrecisionPolicy, fully_shard, replicate
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from worlds import filled
+from worlds import filled, on_ranks
 
 low, full = torch.bfloat16, torch.float32
 
@@ -27,7 +27,8 @@ class Typed(nn.Module):
         return self.norm(self.linear(x))
 
 
-def cast_inputs(w):
+@on_ranks(size=2)
+def test_inputs_are_cast_as_the_policy_says(w):
     mesh = w.mesh(names=("dp",))
     for casts in (True, False):
         policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=full, output_dtype=full, cast_forward_inputs=casts)
@@ -39,11 +40,8 @@ def cast_inputs(w):
         assert {(p.dtype, p.grad.dtype) for p in net.parameters()} == {(full, full)}
 
 
-def test_inputs_are_cast_as_the_policy_says(ranks):
-    ranks(cast_inputs, size=2)
-
-
-def accumulate_in_types(w):
+@on_ranks(size=2)
+def test_gradients_accumulate_under_a_policy(w):
     mesh = w.mesh(names=("dp",))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     net, low = fully_shard(filled(Block(6, 5)), mesh=mesh, mp_policy=policy), filled(Block(6, 5)).bfloat16()
@@ -58,10 +56,6 @@ def accumulate_in_types(w):
             sum_ += p.grad.float()
     for p, q in zip(net.parameters(), expected):
         w.same(p.grad.full_tensor(), q, rtol=2e-2, atol=2e-2)
-
-
-def test_gradients_accumulate_under_a_policy(ranks):
-    ranks(accumulate_in_types, size=2)
 
 
 class TakesTwo(nn.Module):
@@ -86,7 +80,8 @@ class MakesOne(nn.Module):
         return self.second(self.first(x), torch.ones(2, 6))
 
 
-def cast_what_comes_from_elsewhere(w):
+@on_ranks(size=2)
+def test_inputs_from_elsewhere_are_cast_where_the_policy_says(w):
     mesh = w.mesh(names=("dp",))
     for casts in (True, False):
         seen = {}
@@ -97,11 +92,8 @@ def cast_what_comes_from_elsewhere(w):
         assert seen == {"x": low, "inner_x": low, "inner_y": low if casts else full}
 
 
-def test_inputs_from_elsewhere_are_cast_where_the_policy_says(ranks):
-    ranks(cast_what_comes_from_elsewhere, size=2)
-
-
-def cast_in_part_of_a_model(w):
+@on_ranks(size=2)
+def test_part_of_a_model_may_compute_in_another_type(w):
     mesh, net, plain = w.mesh(names=("dp",)), nn.Sequential(Block(6, 5), Block(6, 5)), nn.Sequential(Block(6, 5), Block(6, 5))
     filled(net), filled(plain)
     fully_shard(net[0], mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=low, output_dtype=full))
@@ -113,10 +105,6 @@ def cast_in_part_of_a_model(w):
     for p, q in zip(net.parameters(), plain.parameters()):
         assert (p.dtype, p.grad.dtype) == (full, full)
         w.same(p.grad.full_tensor(), q.grad.float(), rtol=1e-5, atol=1e-5)
-
-
-def test_part_of_a_model_may_compute_in_another_type(ranks):
-    ranks(cast_in_part_of_a_model, size=2)
 
 
 class Recomputed(nn.Module):
@@ -133,7 +121,8 @@ class Recomputed(nn.Module):
         return checkpoint(self.run, x.to(self.input_type), use_reentrant=False, early_stop=False).float().sum()
 
 
-def cast_when_computed_again(w):
+@on_ranks(size=2)
+def test_what_is_computed_again_has_the_same_types(w):
     mesh = w.mesh(names=("dp",))
     for casts, output in ((True, None), (False, full)):
         policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=low, output_dtype=output, cast_forward_inputs=casts)
@@ -145,11 +134,8 @@ def cast_when_computed_again(w):
         assert net.outputs == [output or low] * 2
 
 
-def test_what_is_computed_again_has_the_same_types(ranks):
-    ranks(cast_when_computed_again, size=2)
-
-
-def cast_normalisations(w):
+@on_ranks(size=2)
+def test_normalisations_may_keep_their_type(w):
     """Layers that normalise in single precision between layers of half precision."""
     mesh = w.mesh(names=("dp",))
     half = MixedPrecisionPolicy(param_dtype=low)
@@ -164,11 +150,8 @@ def cast_normalisations(w):
     assert net[1].running_mean.dtype == full
 
 
-def test_normalisations_may_keep_their_type(ranks):
-    ranks(cast_normalisations, size=2)
-
-
-def reduce_in_the_type_that_was_said(w):
+@on_ranks(size=2)
+def test_reductions_keep_the_type_of_the_policy_when_the_module_changes_its_own(w):
     mesh, seen = w.mesh(names=("dp",)), []
     net = nn.Linear(6, 6, dtype=low)
     fully_shard(net, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=low, reduce_dtype=low))
@@ -176,10 +159,6 @@ def reduce_in_the_type_that_was_said(w):
     net.set_all_reduce_hook(lambda shard: seen.append(shard.dtype))
     net(torch.ones(2, 6)).sum().backward()
     assert seen == [low, low] and net.weight.grad.dtype == full
-
-
-def test_reductions_keep_the_type_of_the_policy_when_the_module_changes_its_own(ranks):
-    ranks(reduce_in_the_type_that_was_said, size=2)
 
 
 class Numbers(nn.Module):
@@ -198,7 +177,8 @@ class Numbers(nn.Module):
         return self.linear(x)
 
 
-def keep_integers(w):
+@on_ranks(size=2)
+def test_parameters_of_integers_are_gathered_and_neither_cast_nor_reduced(w):
     mesh = w.mesh(names=("dp",))
     types = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
     for make in (fully_shard, replicate):
@@ -217,10 +197,6 @@ def keep_integers(w):
 def filled_floats(module):
     filled(module.linear)
     return module
-
-
-def test_parameters_of_integers_are_gathered_and_neither_cast_nor_reduced(ranks):
-    ranks(keep_integers, size=2)
 
 
 # What goes in and comes out in structures.
@@ -276,7 +252,8 @@ def total(kind, value):
     return (value.x.float().square() + value.y.float()).sum()
 
 
-def pass_structures(w):
+@on_ranks(size=2)
+def test_structures_of_tensors_go_in_and_come_out(w):
     mesh = w.mesh(names=("dp",))
     for kind in ("dataclass", "nested", "namedtuple"):
         for type_ in (None, low):
@@ -295,7 +272,3 @@ def pass_structures(w):
             assert total(kind, given) == total(kind, structure(kind, full)), "what the caller holds is left alone"
             for p, q in zip(net.parameters(), plain.parameters()):
                 w.same(p.grad.full_tensor(), q.grad.float())
-
-
-def test_structures_of_tensors_go_in_and_come_out(ranks):
-    ranks(pass_structures, size=2)

@@ -4,13 +4,15 @@ import meshtorch
 import torch
 import torch.distributed as dist
 from meshtorch import DeviceMesh, Shard, distribute_tensor, init_device_mesh
+from worlds import on_gloo_ranks
 
 
 def sum_over(mesh, axis):
     return meshtorch.functional_collectives.all_reduce(torch.ones(1), "sum", (mesh, axis)).item()
 
 
-def meshes_after_a_group_of_some(w):
+@on_gloo_ranks
+def test_ranks_need_not_have_joined_equally_many_groups(w):
     dist.new_group([0, 3])
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
     assert sum_over(mesh, 0) == sum_over(mesh, 1) == 2
@@ -18,7 +20,8 @@ def meshes_after_a_group_of_some(w):
     assert x.full_tensor().tolist() == list(range(8))
 
 
-def meshes_of_some_ranks(w):
+@on_gloo_ranks
+def test_meshes_of_different_ranks_follow_each_other(w):
     for ranks in ([0, 3], [0, 1, 3], [1, 2], [2, 1, 0]):
         mesh = DeviceMesh("cpu", ranks)
         if w.rank in ranks:
@@ -27,20 +30,9 @@ def meshes_of_some_ranks(w):
     assert sum_over(init_device_mesh("cpu", (2, 2)), 1) == 2
 
 
-def meshes_again_after_leaving(w):
+@on_gloo_ranks
+def test_a_world_can_be_left_and_joined_again(w):
     for _ in range(2):
         mesh = init_device_mesh("cpu", (2, 2))
         assert sum_over(mesh, 0) == 2
         meshtorch._world.leave()
-
-
-def test_ranks_need_not_have_joined_equally_many_groups(gloo_ranks):
-    gloo_ranks(meshes_after_a_group_of_some)
-
-
-def test_meshes_of_different_ranks_follow_each_other(gloo_ranks):
-    gloo_ranks(meshes_of_some_ranks)
-
-
-def test_a_world_can_be_left_and_joined_again(gloo_ranks):
-    gloo_ranks(meshes_again_after_leaving)

@@ -4,9 +4,11 @@ import meshtorch
 import pytest
 import torch
 from meshtorch import DTensor, Replicate, Shard, distribute_tensor
+from worlds import on_ranks
 
 
-def split_and_multiply(w):
+@on_ranks
+def test_operators_work_on_split_tensors(w):
     mesh = w.mesh()
     x, y = torch.arange(12.0).view(4, 3), torch.arange(6.0).view(3, 2)
     dx = distribute_tensor(x, mesh, [Shard(0)])
@@ -17,10 +19,6 @@ def split_and_multiply(w):
     assert product.device_mesh == mesh
     assert product.shape == (4, 2) and product.to_local().shape == (1, 2)
     w.same(product.full_tensor(), x @ y)
-
-
-def test_operators_work_on_split_tensors(ranks):
-    ranks(split_and_multiply)
 
 
 def test_plain_tensors_do_not_show_the_attributes_of_distributed_ones():

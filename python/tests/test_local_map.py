@@ -6,6 +6,7 @@ import torch
 from meshtorch import DTensor, Replicate, Shard, distribute_tensor
 from meshtorch.debug import CommDebugMode
 from meshtorch.experimental import implicit_replication, local_map
+from worlds import on_ranks
 
 ROWS, COLUMNS, WHOLE = [Shard(0)], [Shard(1)], [Replicate()]
 
@@ -34,7 +35,8 @@ def matrices():
     return torch.arange(96.0).view(12, 8).cos(), torch.arange(128.0).view(8, 16).sin()
 
 
-def map_a_reduction(w):
+@on_ranks
+def test_a_function_that_reduces(w):
     mesh, comm = w.mesh(), CommDebugMode()
     a, b = matrices()
     mapped = local_map(
@@ -48,11 +50,8 @@ def map_a_reduction(w):
     w.same(product.to_local(), a @ b)
 
 
-def test_a_function_that_reduces(ranks):
-    ranks(map_a_reduction)
-
-
-def map_and_differentiate(w):
+@on_ranks
+def test_gradients_are_those_of_the_whole_function(w):
     mesh = w.mesh()
     a, b = (m.requires_grad_() for m in matrices())
     (a @ b).square().sum().backward()
@@ -71,11 +70,8 @@ def map_and_differentiate(w):
         w.same(y.grad.full_tensor(), b.grad, rtol=1e-4, atol=1e-4)
 
 
-def test_gradients_are_those_of_the_whole_function(ranks):
-    ranks(map_and_differentiate)
-
-
-def map_outputs(w):
+@on_ranks
+def test_outputs_that_are_no_tensors_and_calls_without_distributed_arguments(w):
     mesh, comm = w.mesh(), CommDebugMode()
     a, b = torch.ones(8, 8), torch.zeros(8, 8)
     da, db = distribute_tensor(a, mesh, ROWS), distribute_tensor(b, mesh, ROWS)
@@ -93,11 +89,8 @@ def map_outputs(w):
     w.same(product, torch.arange(float(w.size)).view(-1, 1).expand(w.size, 4))
 
 
-def test_outputs_that_are_no_tensors_and_calls_without_distributed_arguments(ranks):
-    ranks(map_outputs)
-
-
-def map_with_placements(w):
+@on_ranks
+def test_in_placements_are_checked(w):
     mesh, comm = w.mesh(), CommDebugMode()
     a, b = matrices()
     da, db = distribute_tensor(a, mesh, ROWS), distribute_tensor(b, mesh, WHOLE)
@@ -121,11 +114,8 @@ def map_with_placements(w):
         local_map(lambda x: 1, out_placements=ROWS)(da)
 
 
-def test_in_placements_are_checked(ranks):
-    ranks(map_with_placements)
-
-
-def map_and_redistribute(w):
+@on_ranks
+def test_inputs_are_redistributed_when_asked(w):
     mesh, comm = w.mesh(), CommDebugMode()
     a, b = matrices()
     da, db = distribute_tensor(a, mesh, ROWS), distribute_tensor(b, mesh, COLUMNS)
@@ -138,11 +128,8 @@ def map_and_redistribute(w):
         local_map(multiply_and_reduce, redistribute_inputs=False, **options)(mesh, da, db)
 
 
-def test_inputs_are_redistributed_when_asked(ranks):
-    ranks(map_and_redistribute)
-
-
-def map_other_meshes(w):
+@on_ranks
+def test_all_arguments_lie_on_one_mesh(w):
     mesh, grid = w.mesh(), w.mesh(2, 2)
     on_grid = distribute_tensor(torch.ones(4, 4), grid, [Replicate(), Replicate()])
     on_line = distribute_tensor(torch.ones(4, 4), mesh, WHOLE)
@@ -152,11 +139,8 @@ def map_other_meshes(w):
         local_map(multiply, out_placements=WHOLE, device_mesh=mesh)(on_grid, on_grid)
 
 
-def test_all_arguments_lie_on_one_mesh(ranks):
-    ranks(map_other_meshes)
-
-
-def map_with_gradients(w):
+@on_ranks
+def test_gradients_and_nested_values(w):
     mesh = w.mesh()
     a = torch.arange(24.0).view(8, 3)
 
@@ -171,11 +155,8 @@ def map_with_gradients(w):
     w.same(da.grad.full_tensor(), 6 * a)
 
 
-def test_gradients_and_nested_values(ranks):
-    ranks(map_with_gradients)
-
-
-def mix(w):
+@on_ranks
+def test_plain_tensors_mix_only_inside_implicit_replication(w):
     split = distribute_tensor(torch.arange(4.0), w.mesh(), ROWS)
     with pytest.raises(RuntimeError, match="got a plain tensor beside distributed ones"):
         split + torch.ones(4)
@@ -183,7 +164,3 @@ def mix(w):
         w.same((split + torch.ones(4)).full_tensor(), torch.arange(4.0) + 1)
     with pytest.raises(RuntimeError, match="got a plain tensor beside distributed ones"):
         split + torch.ones(4)
-
-
-def test_plain_tensors_mix_only_inside_implicit_replication(ranks):
-    ranks(mix)

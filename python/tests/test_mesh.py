@@ -12,9 +12,11 @@ from meshtorch import DeviceMesh, Replicate, Shard, distribute_tensor, init_devi
 from meshtorch.device_mesh import _mesh_resources
 from meshtorch.fsdp import fully_shard
 from meshtorch.parallel import ColwiseParallel, parallelize_module
+from worlds import on_gloo_ranks, on_ranks
 
 
-def look_at_a_mesh(w):
+@on_ranks
+def test_a_mesh_tells_what_it_is(w):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     assert (mesh.ndim, mesh.shape, mesh.size(), mesh.size(1), mesh.device_type) == (2, (2, 2), 4, 2, "cpu")
     assert mesh.mesh_dim_names == ("dp", "tp") and mesh.mesh.tolist() == [[0, 1], [2, 3]]
@@ -32,11 +34,8 @@ def look_at_a_mesh(w):
     assert init_device_mesh("cpu", (2,)).mesh.tolist() == [0, 1]  # the first ranks, as PyTorch has it
 
 
-def test_a_mesh_tells_what_it_is(ranks):
-    ranks(look_at_a_mesh)
-
-
-def cut_and_join_a_mesh(w):
+@on_ranks
+def test_meshes_are_cut_and_joined(w):
     world = init_device_mesh("cpu", (4,), mesh_dim_names=("world",))
     mesh = world._unflatten(0, (2, 1, 2), ("dp", "cp", "tp"))
     assert mesh.mesh_dim_names == ("dp", "cp", "tp") and mesh.mesh.tolist() == [[[0, 1]], [[2, 3]]]
@@ -48,11 +47,8 @@ def cut_and_join_a_mesh(w):
         world["dp"]
 
 
-def test_meshes_are_cut_and_joined(ranks):
-    ranks(cut_and_join_a_mesh)
-
-
-def ask_for_the_root(w):
+@on_ranks
+def test_a_mesh_knows_the_one_that_it_was_cut_from(w):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     other = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "ep"))
     for one, name in ((mesh, "tp"), (other, "ep")):
@@ -75,7 +71,8 @@ def ask_for_the_root(w):
         assert _mesh_resources.get_current_mesh() == mesh
 
 
-def ask_for_layouts(w):
+@on_ranks
+def test_a_mesh_tells_how_it_lies_in_the_one_that_it_was_cut_from(w):
     if w.size != 4:
         return
     mesh = w.mesh(2, 1, 2, names=("dp", "cp", "tp"))
@@ -94,15 +91,8 @@ def ask_for_layouts(w):
         assert turned._dim_group_names == [turned.get_group(axis).group_name for axis in ("a", "b")]
 
 
-def test_a_mesh_tells_how_it_lies_in_the_one_that_it_was_cut_from(ranks):
-    ranks(ask_for_layouts)
-
-
-def test_a_mesh_knows_the_one_that_it_was_cut_from(ranks):
-    ranks(ask_for_the_root)
-
-
-def misuse_a_mesh(w):
+@on_ranks
+def test_wrong_uses_raise_what_pytorch_raises(w):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     for wrong, error, match in (
         (lambda: mesh["pp"], KeyError, "Invalid mesh_dim_name.*has no axis"),
@@ -128,10 +118,6 @@ def misuse_a_mesh(w):
             wrong()
 
 
-def test_wrong_uses_raise_what_pytorch_raises(ranks):
-    ranks(misuse_a_mesh)
-
-
 def run_alone(program, **environment):
     variables = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     return subprocess.run(
@@ -139,7 +125,8 @@ def run_alone(program, **environment):
     )
 
 
-def outside_a_mesh(w):
+@on_ranks
+def test_ranks_outside_a_mesh_ask_of_its_tensors_what_needs_no_data(w):
     mesh = DeviceMesh("cpu", [0, 1])
     chances = distribute_tensor(torch.full((4,), 0.5), mesh, [Shard(0)], src_data_rank=None)
     assert torch.allclose(chances, chances)
@@ -149,10 +136,6 @@ def outside_a_mesh(w):
             chances.sum().item()
     with pytest.raises(ValueError, match="(?s)a tensor cannot have a negative size.*sizes: .-1, 4.*do:"):
         meshtorch.zeros(-1, 4, device_mesh=mesh, placements=[Replicate()])
-
-
-def test_ranks_outside_a_mesh_ask_of_its_tensors_what_needs_no_data(ranks):
-    ranks(outside_a_mesh)
 
 
 def test_without_torch_distributed_a_world_is_made_from_the_environment():
@@ -188,7 +171,8 @@ def test_an_error_of_a_thread_rank_is_raised_by_spawn():
         meshtorch.spawn(2, fail, timeout=20)
 
 
-def choose_backends(w):
+@on_ranks
+def test_axes_have_backends_of_their_own(w):
     if w.kind == "threads":
         with pytest.raises(ValueError, match="backend_override chooses among the backends of torch.distributed"):
             init_device_mesh("cpu", (2, 2), backend_override={0: "gloo"})
@@ -212,11 +196,8 @@ def choose_backends(w):
     assert x.full_tensor().tolist() == [0, 1, 2, 3]
 
 
-def test_axes_have_backends_of_their_own(ranks):
-    ranks(choose_backends)
-
-
-def ask_for_the_same_twice(w):
+@on_gloo_ranks(size=5)
+def test_a_backend_may_be_asked_for_again(w):
     world = init_device_mesh("cpu", (5,), mesh_dim_names=("world",))
     for _ in range(2):
         assert world._unflatten(0, (1, 5), ("pp", "n"), backend_override={"pp": "fake"}).shape == (1, 5)
@@ -230,10 +211,6 @@ def ask_for_the_same_twice(w):
             init_device_mesh("cpu", (4,), backend_override={0: options})
 
 
-def test_a_backend_may_be_asked_for_again(gloo_ranks):
-    gloo_ranks(ask_for_the_same_twice, size=5)
-
-
 class Pair(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -243,7 +220,8 @@ class Pair(torch.nn.Module):
         return self.norm(self.up(x)).sum()
 
 
-def shard_over_unflattened(w):
+@on_ranks
+def test_slices_of_meshes_of_one_world_go_together(w):
     world = init_device_mesh("cpu", (4,), mesh_dim_names=("world",))
     one = world._unflatten(0, (2, 2), ("fsdp", "tp"))
     other = world._unflatten(0, (1, 2, 1, 2), ("pp", "batch", "cp", "tp"))
@@ -271,11 +249,8 @@ def shard_over_unflattened(w):
         fully_shard(net, mesh=world)  # which holds the ranks of tp
 
 
-def test_slices_of_meshes_of_one_world_go_together(ranks):
-    ranks(shard_over_unflattened)
-
-
-def set_and_measure_costs(w):
+@on_ranks
+def test_the_costs_of_axes_are_set_and_measured(w):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     assert mesh.axis_cost("tp") == pytest.approx({"latency": 1e-5, "bandwidth": 1e10})
     mesh.set_axis_cost("tp", latency=1e-3, bandwidth=1e9)
@@ -284,10 +259,6 @@ def set_and_measure_costs(w):
         mesh.set_axis_cost(0, latency=-1.0, bandwidth=1e9)
     mesh.measure()
     assert mesh.axis_cost("dp")["latency"] > 0 and mesh.axis_cost("tp") != {"latency": 1e-3, "bandwidth": 1e9}
-
-
-def test_the_costs_of_axes_are_set_and_measured(ranks):
-    ranks(set_and_measure_costs)
 
 
 def test_axes_without_ranks_are_refused(fake_world):

@@ -6,6 +6,7 @@ from meshtorch import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+from worlds import on_ranks
 
 
 def pending(w, tensor):
@@ -13,7 +14,8 @@ def pending(w, tensor):
     return DTensor.from_local(share, w.mesh(), [Partial()])
 
 
-def products_without_gradients(w):
+@on_ranks
+def test_composite_operators_in_inference_mode(w):
     x, weight = torch.linspace(-1, 1, 20).view(5, 4), torch.linspace(-2, 1, 12).view(3, 4)
     d_weight = distribute_tensor(weight, w.mesh(), [Shard(0)])
     with torch.inference_mode():
@@ -26,11 +28,8 @@ def products_without_gradients(w):
             w.same(attention.full_tensor(), F.scaled_dot_product_attention(heads, heads, heads, is_causal=True))
 
 
-def test_composite_operators_in_inference_mode(ranks):
-    ranks(products_without_gradients)
-
-
-def half_types(w):
+@on_ranks
+def test_normalization_in_half_types_and_autocast(w):
     x = torch.linspace(-2, 3, 30).view(5, 6)
     for dtype in (torch.bfloat16, torch.float16):
         plain = x.to(dtype)
@@ -50,11 +49,8 @@ def half_types(w):
         assert F.layer_norm(F.linear(d, d), (5,)).dtype == F.layer_norm(F.linear(x, x), (5,)).dtype
 
 
-def test_normalization_in_half_types_and_autocast(ranks):
-    ranks(half_types)
-
-
-def dropout_that_is_computed_again(w):
+@on_ranks
+def test_checkpointing_repeats_the_numbers_of_dropout(w):
     for placement in (Replicate(), Shard(0)):
         for use_reentrant in (False, True):
             x = distribute_tensor(torch.ones(40, 5), w.mesh(), [placement]).requires_grad_()
@@ -65,11 +61,8 @@ def dropout_that_is_computed_again(w):
             assert w.kind == "fake" or not torch.equal(after.full_tensor(), F.dropout(x, 0.5).full_tensor())
 
 
-def test_checkpointing_repeats_the_numbers_of_dropout(ranks):
-    ranks(dropout_that_is_computed_again)
-
-
-def restored_states(w):
+@on_ranks
+def test_random_states_of_torch_hold_those_of_distributed_tensors(w):
     x = distribute_tensor(torch.ones(40), w.mesh(), [Shard(0)])
     state = torch.get_rng_state()
     assert state.shape == torch.Generator().get_state().shape  # files with it are read everywhere
@@ -85,11 +78,8 @@ def restored_states(w):
     assert w.kind == "fake" or not torch.equal(F.dropout(x, 0.5).full_tensor(), last)
 
 
-def test_random_states_of_torch_hold_those_of_distributed_tensors(ranks):
-    ranks(restored_states)
-
-
-def cells_without_a_state(w):
+@on_ranks
+def test_recurrent_cells_start_from_zeros(w):
     x = torch.linspace(-1, 1, 12).view(3, 4)
     for make in (nn.LSTMCell, nn.GRUCell, nn.RNNCell, lambda i, h: nn.RNNCell(i, h, nonlinearity="relu")):
         cell, plain = make(4, 6), make(4, 6)
@@ -99,10 +89,6 @@ def cells_without_a_state(w):
         found, expected = cell(distribute_tensor(x, w.mesh(), [Shard(0)])), plain(x)
         for f, e in zip(found, expected) if isinstance(expected, tuple) else [(found, expected)]:
             w.same(f.full_tensor(), e)
-
-
-def test_recurrent_cells_start_from_zeros(ranks):
-    ranks(cells_without_a_state)
 
 
 def test_modes_leave_plain_tensors_alone():

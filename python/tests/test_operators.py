@@ -6,9 +6,11 @@ import torch
 from meshtorch import DTensor, Partial, Replicate, Shard, distribute_tensor
 from meshtorch.debug import CommDebugMode
 from torch import nn
+from worlds import on_gloo_ranks, on_ranks
 
 
-def masked_variance(w):
+@on_ranks
+def test_ranks_compute_one_type(w):
     x = torch.sin(torch.arange(125.0)).view(5, 5, 5)
     mask = torch.arange(25).view(5, 5) % 3 > 0
     mesh = w.mesh()
@@ -18,11 +20,8 @@ def masked_variance(w):
         w.same(result.full_tensor(), torch.masked.var(x, mask=mask, correction=correction))
 
 
-def test_ranks_compute_one_type(ranks):
-    ranks(masked_variance)
-
-
-def shapes_of_each_call(w):
+@on_ranks
+def test_shapes_that_depend_on_data_are_those_of_each_call(w):
     mesh = w.mesh()
     for values in ([1, 1, 2, 0], [1, 2, 3, 4], [0, 0, 0, 0]):
         whole = torch.tensor(values)
@@ -30,10 +29,6 @@ def shapes_of_each_call(w):
         for call in (torch.unique, torch.unique_consecutive, torch.nonzero, torch.argwhere):
             if w.kind != "fake":  # where nothing is communicated, the data is not that of the whole
                 w.same(call(x).full_tensor(), call(whole))
-
-
-def test_shapes_that_depend_on_data_are_those_of_each_call(ranks):
-    ranks(shapes_of_each_call)
 
 
 torch.library.define("meshtorch_tests::with_row_numbers", "(Tensor x) -> Tensor")
@@ -46,7 +41,8 @@ def with_row_numbers(x):
 torch.library.impl("meshtorch_tests::with_row_numbers", "CompositeImplicitAutograd")(with_row_numbers)
 
 
-def own_composite(w):
+@on_ranks
+def test_own_composite_operators_decompose(w):
     whole = torch.sin(torch.arange(20.0)).view(5, 4)
     x = distribute_tensor(whole, w.mesh(), [Shard(0)]).requires_grad_()
     y = torch.ops.meshtorch_tests.with_row_numbers(x)
@@ -55,11 +51,8 @@ def own_composite(w):
     w.same(x.grad.full_tensor(), torch.ones(5, 4))
 
 
-def test_own_composite_operators_decompose(ranks):
-    ranks(own_composite)
-
-
-def optimizer_over_meshes(w):
+@on_ranks
+def test_optimizers_step_over_parameters_of_several_meshes(w):
     mesh = w.mesh(2, 2, names=("a", "b"))
     whole = [torch.sin(torch.arange(12.0) + i).view(4, 3) for i in range(4)]
     for options in ({"foreach": True}, {"fused": True}, {"foreach": False}):
@@ -75,11 +68,8 @@ def optimizer_over_meshes(w):
             w.same(p.full_tensor(), expected)
 
 
-def test_optimizers_step_over_parameters_of_several_meshes(ranks):
-    ranks(optimizer_over_meshes)
-
-
-def refused_values(w):
+@on_ranks
+def test_values_that_torch_refuses_are_refused(w):
     mesh = w.mesh()
     table = distribute_tensor(torch.ones(5, 3), mesh, [Shard(0)])
     with pytest.raises(IndexError, match="index out of range"):
@@ -93,11 +83,8 @@ def refused_values(w):
         torch.equal(table, torch.ones(5, 3))
 
 
-def test_values_that_torch_refuses_are_refused(ranks):
-    ranks(refused_values)
-
-
-def run_prims(w):
+@on_ranks
+def test_operators_that_torch_makes_in_python_stay_split(w):
     x, y = torch.linspace(0.1, 0.9, 48).view(12, 4), torch.linspace(0.9, 0.2, 48).view(12, 4)
     mesh = w.mesh()
     dx, dy = (distribute_tensor(t, mesh, [Shard(0)]) for t in (x, y))
@@ -109,11 +96,8 @@ def run_prims(w):
         w.same(result.full_tensor(), op(*(x, y)[:count]))
 
 
-def test_operators_that_torch_makes_in_python_stay_split(ranks):
-    ranks(run_prims)
-
-
-def sample_categories(w):
+@on_ranks
+def test_multinomial_stays_split_and_samples_alike(w):
     weights = torch.tensor([[0.0, 1.0, 3.0], [2.0, 0.0, 2.0], [0.0, 0.0, 5.0], [1.0, 1.0, 0.0]]).repeat(250, 1)
     mesh = w.mesh()
     for replacement, count in ((True, 4), (False, 1), (False, 2)):
@@ -140,11 +124,8 @@ def sample_categories(w):
                 torch.multinomial(distribute_tensor(wrong, mesh, [Shard(0)]), 1)
 
 
-def test_multinomial_stays_split_and_samples_alike(ranks):
-    ranks(sample_categories)
-
-
-def compare_sizes_and_values(w):
+@on_ranks
+def test_plain_sizes_and_ranks_outside_a_mesh_are_compared(w):
     x = distribute_tensor(torch.ones(4, 4), w.mesh(), [Shard(0)])
     assert torch.ones(4, 4).is_same_size(x) and not x.is_same_size(torch.ones(4))
     part = meshtorch.DeviceMesh("cpu", [0, 1])
@@ -152,11 +133,8 @@ def compare_sizes_and_values(w):
     assert a.equal(b)  # on ranks outside the mesh too
 
 
-def test_plain_sizes_and_ranks_outside_a_mesh_are_compared(ranks):
-    ranks(compare_sizes_and_values)
-
-
-def squeeze_what_is_one(w):
+@on_ranks
+def test_squeeze_and_views_leave_split_dims(w):
     mesh = w.mesh()
     x = distribute_tensor(torch.arange(12.0).view(4, 1, 3), mesh, [Shard(0)])
     with CommDebugMode() as comm:
@@ -167,11 +145,8 @@ def squeeze_what_is_one(w):
     assert comm.get_total_counts() == 0
 
 
-def test_squeeze_and_views_leave_split_dims(ranks):
-    ranks(squeeze_what_is_one)
-
-
-def make_unset(w):
+@on_ranks
+def test_what_is_not_set_lies_as_its_model(w):
     mesh = w.mesh()
     pending = DTensor.from_local(torch.ones(4, 3), mesh, [Partial()])
     for unset in (torch.empty_like(pending), pending.new_empty(4, 3), pending.new_empty_strided((4, 3), (3, 1))):
@@ -179,22 +154,16 @@ def make_unset(w):
     assert torch.ones_like(pending).placements == pending.new_zeros(4, 3).placements == (Replicate(),)
 
 
-def test_what_is_not_set_lies_as_its_model(ranks):
-    ranks(make_unset)
-
-
-def gradients_lie_in_memory_as_tensors(w):
+@on_ranks
+def test_gradients_of_to_local_keep_the_memory_format(w):
     x = torch.ones(2, 3, 2, 4).to(memory_format=torch.channels_last)
     dx = DTensor.from_local(x, w.mesh(), [Shard(2)]).requires_grad_()
     (dx.to_local() * 2).sum().backward()
     assert dx.grad.to_local().is_contiguous(memory_format=torch.channels_last)
 
 
-def test_gradients_of_to_local_keep_the_memory_format(ranks):
-    ranks(gradients_lie_in_memory_as_tensors)
-
-
-def calls_on_split_rows(w):
+@on_ranks
+def test_calls_on_split_rows_leave_them_where_they_are(w):
     whole = torch.sin(torch.arange(48.0)).view(8, 6).abs() + 0.1
     x = distribute_tensor(whole, w.mesh(), [Shard(0)])
     aten, prims = torch.ops.aten, torch.ops.prims
@@ -220,11 +189,8 @@ def calls_on_split_rows(w):
     assert drawn.placements == (Shard(0),) and drawn.shape == (8, 2)
 
 
-def test_calls_on_split_rows_leave_them_where_they_are(ranks):
-    ranks(calls_on_split_rows)
-
-
-def offsets_of_slices(w):
+@on_ranks
+def test_slices_know_their_offset(w):
     x = distribute_tensor(torch.arange(24.0).view(6, 4), w.mesh(), [Replicate()])
     plain = torch.arange(24.0).view(6, 4)
     for part in (slice(1, None), (slice(None), slice(2, None)), (slice(2, None), slice(1, 3))):
@@ -232,11 +198,8 @@ def offsets_of_slices(w):
     assert x.storage_offset() == 0
 
 
-def test_slices_know_their_offset(ranks):
-    ranks(offsets_of_slices)
-
-
-def forward_derivatives(w):
+@on_gloo_ranks
+def test_forward_derivatives_of_a_product_with_one_tangent(w):
     x, direction, weight = (torch.sin(torch.arange(n * 1.0) ** 2).double() for n in (5, 5, 20))
     weight = weight.view(5, 4)
 
@@ -253,16 +216,9 @@ def forward_derivatives(w):
         w.same(torch.func.hessian(curved)(*splits).full_tensor(), torch.func.hessian(curved)(x, weight))
 
 
-def test_forward_derivatives_of_a_product_with_one_tangent(gloo_ranks):
-    gloo_ranks(forward_derivatives)
-
-
-def one_number_that_stands_for_many(w):
+@on_ranks
+def test_one_number_may_stand_for_many(w):
     x = distribute_tensor(torch.arange(12.0).view(4, 3), w.mesh(), [Shard(0)])
     w.same((x * torch.tensor(2.0).expand(4, 3)).full_tensor(), torch.arange(12.0).view(4, 3) * 2)
     with pytest.raises(RuntimeError, match="got a plain tensor beside distributed ones"):
         x * torch.ones(4, 1).expand(4, 3)
-
-
-def test_one_number_may_stand_for_many(ranks):
-    ranks(one_number_that_stands_for_many)

@@ -17,7 +17,7 @@ from meshtorch.parallel import (
     parallelize_module,
 )
 from torch import nn
-from worlds import filled
+from worlds import filled, on_ranks
 
 collectives = torch.ops.c10d_functional
 
@@ -29,7 +29,8 @@ def expect(comm, **counts):
     assert comm.get_total_counts() == sum(counts.values())
 
 
-def split_columns(w):
+@on_ranks
+def test_colwise_linear(w):
     mesh, comm = w.mesh(), CommDebugMode()
     x = torch.rand(8, 16, requires_grad=True)
     model = nn.Linear(16, 16)
@@ -48,11 +49,8 @@ def split_columns(w):
         expect(comm, all_gather_into_tensor=1, reduce_scatter_tensor=1)
 
 
-def test_colwise_linear(ranks):
-    ranks(split_columns)
-
-
-def split_embedding_columns(w):
+@on_ranks
+def test_colwise_embedding_needs_no_collective(w):
     comm = CommDebugMode()
     model = parallelize_module(nn.Embedding(16, 16), w.mesh(), ColwiseParallel())
     with comm:
@@ -62,11 +60,8 @@ def split_embedding_columns(w):
         expect(comm)
 
 
-def test_colwise_embedding_needs_no_collective(ranks):
-    ranks(split_embedding_columns)
-
-
-def split_rows(w):
+@on_ranks
+def test_rowwise_linear(w):
     mesh, comm = w.mesh(), CommDebugMode()
     x = torch.rand(8, 16 // w.size, requires_grad=True)
     model = nn.Linear(16, 16)
@@ -86,11 +81,8 @@ def split_rows(w):
         expect(comm, reduce_scatter_tensor=1, all_gather_into_tensor=1)
 
 
-def test_rowwise_linear(ranks):
-    ranks(split_rows)
-
-
-def split_embedding_rows(w):
+@on_ranks
+def test_rowwise_embedding(w):
     mesh, comm = w.mesh(), CommDebugMode()
     model = nn.Embedding(16, 16)
     reduced = parallelize_module(deepcopy(model), mesh, RowwiseParallel(input_layouts=Replicate()))
@@ -111,10 +103,6 @@ def split_embedding_rows(w):
         expect(comm, reduce_scatter_tensor=1, all_gather_into_tensor=1)
 
 
-def test_rowwise_embedding(ranks):
-    ranks(split_embedding_rows)
-
-
 class Sum(nn.Module):
     def __init__(self):
         super().__init__()
@@ -124,7 +112,8 @@ class Sum(nn.Module):
         return self.linear(x) + y
 
 
-def prepare_inputs(w):
+@on_ranks
+def test_prepare_module_input(w):
     mesh = w.mesh()
     gather = PrepareModuleInput(input_layouts=Shard(0), desired_input_layouts=Replicate())
     w.same(parallelize_module(nn.Identity(), mesh, gather)(torch.ones(2, 16)).full_tensor(), torch.ones(2 * w.size, 16))
@@ -146,10 +135,6 @@ def prepare_inputs(w):
     assert parallelize_module(model, mesh, style)(*inputs).shape == (w.size * 2, 8 // w.size)
 
 
-def test_prepare_module_input(ranks):
-    ranks(prepare_inputs)
-
-
 class Named(nn.Module):
     def __init__(self):
         super().__init__()
@@ -164,7 +149,8 @@ class OnlyNamed(Named):
         return self.linear(x) + y + z
 
 
-def prepare_named_inputs(w):
+@on_ranks
+def test_prepare_module_input_by_name(w):
     mesh, comm = w.mesh(), CommDebugMode()
 
     def prepared(model, *names):
@@ -186,11 +172,8 @@ def prepare_named_inputs(w):
         assert comm.get_total_counts() == 2 and y.shape == (w.size, 8)
 
 
-def test_prepare_module_input_by_name(ranks):
-    ranks(prepare_named_inputs)
-
-
-def prepare_outputs(w):
+@on_ranks
+def test_prepare_module_output(w):
     mesh = w.mesh()
     style = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(0))
     w.same(parallelize_module(nn.Identity(), mesh, style)(torch.ones(8, 16)), torch.ones(8 // w.size, 16))
@@ -203,11 +186,8 @@ def prepare_outputs(w):
     w.same(parallelize_module(nn.Identity(), mesh, both)(torch.ones(2, 16)), torch.ones(2 * w.size, 16 // w.size))
 
 
-def test_prepare_module_output(ranks):
-    ranks(prepare_outputs)
-
-
-def split_sequence(w):
+@on_ranks
+def test_sequence_parallel(w):
     mesh, comm = w.mesh(), CommDebugMode()
     batch, sequence, width = 2, 3 * w.size, 8
     for norm in (nn.LayerNorm(width), nn.RMSNorm(width)):
@@ -230,10 +210,6 @@ def split_sequence(w):
         local([whole])
 
 
-def test_sequence_parallel(ranks):
-    ranks(split_sequence)
-
-
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -245,7 +221,8 @@ class Net(nn.Module):
         return x
 
 
-def apply_a_plan(w):
+@on_ranks
+def test_a_plan_by_patterns_on_the_axis_tp(w):
     net, mesh = filled(Net().double()), w.mesh(1, w.size, names=("dp", "tp"))
     x = torch.linspace(-1, 1, 24, dtype=torch.double).view(4, 6)
     expected = net(x)
@@ -262,11 +239,8 @@ def apply_a_plan(w):
     w.same(net.layers[1]["up"].weight.grad.full_tensor(), gradient)
 
 
-def test_a_plan_by_patterns_on_the_axis_tp(ranks):
-    ranks(apply_a_plan)
-
-
-def refuse_plans(w):
+@on_ranks
+def test_plans_that_cannot_be_applied_are_errors(w):
     mesh = w.mesh()
     with pytest.raises(NotImplementedError, match="only support nn.Linear and nn.Embedding"):
         parallelize_module(nn.LayerNorm(4), mesh, ColwiseParallel())
@@ -276,10 +250,6 @@ def refuse_plans(w):
         parallelize_module(nn.Linear(4, 4), mesh, [ColwiseParallel()])
     with pytest.raises(ValueError, match="works on one axis, the mesh has 2"):
         parallelize_module(nn.Linear(4, 4), w.mesh(2, 2), ColwiseParallel())
-
-
-def test_plans_that_cannot_be_applied_are_errors(ranks):
-    ranks(refuse_plans)
 
 
 class Doubled(ParallelStyle):
@@ -305,7 +275,8 @@ class NotingColumns(ColwiseParallel):
         return super()._apply(module, device_mesh)
 
 
-def styles_on_several_axes(w):
+@on_ranks
+def test_a_style_of_the_program_gets_the_mesh_that_was_given(w):
     for names in (("dp", "tp"), ("ep", "cp"), None):
         mesh, own, columns = w.mesh(2, 2, names=names), Noting(), NotingColumns()
         parallelize_module(nn.Linear(4, 4), mesh, own)
@@ -317,16 +288,13 @@ def styles_on_several_axes(w):
             assert own.mesh == columns.mesh == mesh
 
 
-def test_a_style_of_the_program_gets_the_mesh_that_was_given(ranks):
-    ranks(styles_on_several_axes)
-
-
 def test_a_style_that_is_none_is_named(fake_world):
     with pytest.raises(TypeError, match="the style of '0' is 'colwise', of type str"):
         parallelize_module(nn.Sequential(nn.Linear(4, 4)), fake_world.mesh(), {"0": "colwise"})
 
 
-def keep_parts_of_saved_tensors(w):
+@on_ranks
+def test_saved_inputs_may_be_kept_in_parts(w):
     from meshtorch.parallel.api import parallelize_module as documented
     from meshtorch.parallel.input_reshard import input_reshard
 
@@ -352,10 +320,6 @@ def keep_parts_of_saved_tensors(w):
     with comm:
         output.sum().backward()
     expect(comm, all_gather_into_tensor=1)
-
-
-def test_saved_inputs_may_be_kept_in_parts(ranks):
-    ranks(keep_parts_of_saved_tensors)
 
 
 def test_a_style_is_printed_as_it_is_written(fake_world):

@@ -2,9 +2,11 @@
 
 import torch
 from meshtorch import DTensor, Partial, Shard, distribute_tensor
+from worlds import on_ranks
 
 
-def sums_of_bools(w):
+@on_ranks
+def test_a_pending_sum_of_bools_is_one_of_bools(w):
     mesh = w.mesh()
     mask = DTensor.from_local(torch.tensor([True, w.rank == 1, False]), mesh, [Partial()])
     whole = torch.tensor([True, True, False])
@@ -22,11 +24,8 @@ def sums_of_bools(w):
         w.same(call(mask, zeros).full_tensor(), call(whole, torch.zeros(1)))
 
 
-def test_a_pending_sum_of_bools_is_one_of_bools(ranks):
-    ranks(sums_of_bools)
-
-
-def sums_that_wrap(w):
+@on_ranks
+def test_a_pending_sum_that_wraps_is_reduced_before_it_gets_another_type(w):
     mesh = w.mesh()
     terms = DTensor.from_local(torch.tensor([200, 100], dtype=torch.uint8), mesh, [Partial()])
     whole = torch.tensor([200 * w.size % 256, 100 * w.size % 256], dtype=torch.uint8)
@@ -38,18 +37,11 @@ def sums_that_wrap(w):
     assert list((terms + terms).placements) == [Partial()]  # in its own type it stays pending
 
 
-def test_a_pending_sum_that_wraps_is_reduced_before_it_gets_another_type(ranks):
-    ranks(sums_that_wrap)
-
-
-def maxima_among_complex_numbers(w):
+@on_ranks
+def test_a_pending_maximum_joined_with_complex_numbers_is_reduced_first(w):
     mesh = w.mesh()
     whole = torch.arange(3.0)
     largest = distribute_tensor(whole, mesh).redistribute(mesh, [Partial("max")])
     other = distribute_tensor(torch.ones(3, dtype=torch.complex64), mesh, [Shard(0)])
     w.same(torch.cat([largest, other]).full_tensor(), torch.cat([whole, torch.ones(3, dtype=torch.complex64)]))
     w.same(torch.stack([other, largest]).full_tensor(), torch.stack([torch.ones(3, dtype=torch.complex64), whole]))
-
-
-def test_a_pending_maximum_joined_with_complex_numbers_is_reduced_first(ranks):
-    ranks(maxima_among_complex_numbers)

@@ -12,10 +12,11 @@ from meshtorch.debug import CommDebugMode
 from meshtorch.functional_collectives import batch_p2p_ops_inplace
 from meshtorch.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch import nn
-from worlds import filled
+from worlds import filled, on_gloo_ranks, on_ranks
 
 
-def mapped(w):
+@on_ranks
+def test_vmap_of_distributed_tensors(w):
     ids, tables = torch.arange(24).view(4, 6) % 8, torch.sin(torch.arange(4 * 8 * 3.0)).view(4, 8, 3)
     x, weight = torch.sin(torch.arange(20.0)).view(4, 5), torch.cos(torch.arange(60.0)).view(4, 5, 3)
     for placement in (Shard(0), Replicate()):
@@ -27,11 +28,8 @@ def mapped(w):
         w.same(torch.vmap(lambda a: a.softmax(0).sum())(place(x)).full_tensor(), torch.ones(4))
 
 
-def test_vmap_of_distributed_tensors(ranks):
-    ranks(mapped)
-
-
-def memory_formats(w):
+@on_ranks
+def test_a_tensor_keeps_its_order_of_dims_in_memory(w):
     plain = torch.sin(torch.arange(2 * 3 * 9 * 4.0)).view(2, 3, 9, 4).to(memory_format=torch.channels_last)
     for placement in (Shard(2), Shard(0), Replicate()):  # of 9 rows over 4 ranks the last has none
         x = distribute_tensor(plain.clone().requires_grad_(), w.mesh(), [placement])
@@ -46,11 +44,8 @@ def memory_formats(w):
     w.same(x.full_tensor(), column_major)
 
 
-def test_a_tensor_keeps_its_order_of_dims_in_memory(ranks):
-    ranks(memory_formats)
-
-
-def outside_a_mesh(w):
+@on_ranks
+def test_a_rank_outside_a_mesh_holds_a_zero_of_a_tensor_without_dims(w):
     mesh = DeviceMesh("cpu", [0, 2])
     total = DTensor.from_local(torch.ones(4, 3), mesh, [Shard(0)]).sum()
     parts = DTensor.from_local(torch.ones(3, 4), mesh, [Shard(0)]).split([2, 2], dim=1)
@@ -61,11 +56,8 @@ def outside_a_mesh(w):
         assert [part.to_local().numel() for part in parts] == [0, 0]
 
 
-def test_a_rank_outside_a_mesh_holds_a_zero_of_a_tensor_without_dims(ranks):
-    ranks(outside_a_mesh)
-
-
-def strided_views(w):
+@on_ranks
+def test_as_strided_is_the_view_that_its_strides_say(w):
     plain = torch.arange(48.0).view(6, 8)
     cases = {
         "itself": ((6, 8), (8, 1), 0),
@@ -91,7 +83,8 @@ def strided_views(w):
             w.same(torch.as_strided_copy(x, sizes, strides, offset).full_tensor(), z)
 
 
-def strided_writes(w):
+@on_ranks
+def test_strided_views_share_what_is_written(w):
     for placement in (Shard(0), Shard(1), Replicate(), Partial()):
         plain = torch.arange(48.0).view(6, 8)
         x = distribute_tensor(plain, w.mesh(), [placement]).t()
@@ -106,11 +99,8 @@ def strided_writes(w):
         w.same(written.full_tensor(), torch.as_strided_scatter(expected, torch.ones(6), (6,), (9,), 1))
 
 
-def test_strided_views_share_what_is_written(ranks):
-    ranks(strided_writes)
-
-
-def resized(w):
+@on_ranks
+def test_resize_takes_the_elements_in_the_order_in_which_they_lie(w):
     for placement in (Shard(0), Shard(1), Replicate(), Partial()):
         for sizes in ((8, 6), (5, 4), (10, 8), (0,), (), (2, 3, 2, 4)):
             plain = torch.arange(48.0).view(6, 8)
@@ -126,15 +116,8 @@ def resized(w):
         row.resize_(3, 4)
 
 
-def test_resize_takes_the_elements_in_the_order_in_which_they_lie(ranks):
-    ranks(resized)
-
-
-def test_as_strided_is_the_view_that_its_strides_say(ranks):
-    ranks(strided_views)
-
-
-def compiled(w):
+@on_gloo_ranks(size=2)
+def test_a_compiled_function_of_distributed_tensors_runs_uncompiled_with_one_warning(w):
     import meshtorch._compile as compile_
 
     compile_._has_warned = False
@@ -162,11 +145,8 @@ def compiled(w):
         torch.compile(lambda a: a * 2, backend="eager", fullgraph=True)(x)
 
 
-def test_a_compiled_function_of_distributed_tensors_runs_uncompiled_with_one_warning(gloo_ranks):
-    gloo_ranks(compiled, size=2)
-
-
-def compiled_that_distributes(w):
+@on_gloo_ranks(size=2)
+def test_a_compiled_function_that_makes_distributed_tensors_gives_one_warning(w):
     import meshtorch._compile as compile_
 
     compile_._has_warned = False
@@ -185,10 +165,6 @@ def compiled_that_distributes(w):
     assert len(words) == 1 and "leaves functions of distributed tensors as they are" in words[0]
 
 
-def test_a_compiled_function_that_makes_distributed_tensors_gives_one_warning(gloo_ranks):
-    gloo_ranks(compiled_that_distributes, size=2)
-
-
 class Mlp(nn.Module):
     def __init__(self, width=8):
         super().__init__()
@@ -199,7 +175,8 @@ class Mlp(nn.Module):
         return self.down(torch.relu(self.up(x)))
 
 
-def fsdp_of_torch(w):
+@on_ranks
+def test_fully_shard_of_torch_on_a_mesh_of_meshtorch_is_meshtorchs(w):
     mesh = w.mesh(2, 2, names=("dp", "tp"))
     plain, split = filled(Mlp()), filled(Mlp())
     parallelize_module(split, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
@@ -214,11 +191,8 @@ def fsdp_of_torch(w):
         w.same(ours.grad.full_tensor(), expected.grad)
 
 
-def test_fully_shard_of_torch_on_a_mesh_of_meshtorch_is_meshtorchs(ranks):
-    ranks(fsdp_of_torch)
-
-
-def batched_messages(w):
+@on_ranks
+def test_messages_in_a_batch_fill_the_tensors_given(w):
     if w.kind == "fake":
         return
     after, before = (w.rank + 1) % w.size, (w.rank - 1) % w.size
@@ -230,11 +204,8 @@ def batched_messages(w):
         batch_p2p_ops_inplace(["send"], [after], [0], [mine])
 
 
-def test_messages_in_a_batch_fill_the_tensors_given(ranks):
-    ranks(batched_messages)
-
-
-def monotone(w):
+@on_ranks
+def test_pending_maxima_stay_pending(w):
     """As in PyTorch, and by the same names."""
     x = DTensor.from_local(torch.sin(torch.arange(6.0) + w.rank).view(2, 3), w.mesh(), [Partial("max")])
     limits = distribute_tensor(torch.tensor([0.1, 0.5]), w.mesh(), [Replicate()])
@@ -243,7 +214,3 @@ def monotone(w):
     assert comm.get_total_counts() == 0 and y.placements[0] == Partial("max")
     whole = meshtorch.DTensor.full_tensor(x)
     w.same(y.full_tensor(), torch.bucketize(torch.relu(whole), torch.tensor([0.1, 0.5])))
-
-
-def test_pending_maxima_stay_pending(ranks):
-    ranks(monotone)

@@ -5,6 +5,7 @@ import torch
 from meshtorch import DTensor, Replicate, Shard, distribute_tensor
 from meshtorch.debug import CommDebugMode
 from meshtorch.experimental import register_sharding
+from worlds import on_ranks
 
 
 @torch.library.custom_op("meshtorch_test::flip_rows", mutates_args=())
@@ -32,7 +33,8 @@ def no_shape_sharding(x):
     return [([Shard(0)], [Shard(0)])]
 
 
-def run_by_listed_placements(w):
+@on_ranks
+def test_an_operator_runs_as_listed(w):
     x = torch.arange(30.0).view(5, 6)
     for dim, comms in ((0, 0), (1, 1)):
         d = distribute_tensor(x, w.mesh(), [Shard(dim)])
@@ -46,17 +48,14 @@ def run_by_listed_placements(w):
     w.same(torch.ops.meshtorch_test.no_shape(distribute_tensor(x, w.mesh(), [Replicate()])).full_tensor(), x)
 
 
-def test_an_operator_runs_as_listed(ranks):
-    ranks(run_by_listed_placements)
-
-
 @register_sharding(torch.ops.aten.kthvalue.values)
 def kthvalue_sharding(x, k, dim, keepdim, values, indices):
     others = [d for d in range(x.ndim) if d != dim % x.ndim]
     return [([Shard(d)] * 2, [Shard(d), None, None, None, Shard(d), Shard(d)]) for d in others]
 
 
-def write_as_listed(w):
+@on_ranks
+def test_an_out_variant_runs_as_listed(w):
     """An option of an out= variant names what is written too, and serves the others as well."""
     x = torch.sin(torch.arange(30.0)).view(5, 6)
     expected = torch.kthvalue(x, 2, 1, True)
@@ -71,10 +70,6 @@ def write_as_listed(w):
         for result, written, value in zip(results, out, expected):
             w.same(result.full_tensor(), value)
             w.same(written.full_tensor(), value)
-
-
-def test_an_out_variant_runs_as_listed(ranks):
-    ranks(write_as_listed)
 
 
 def test_what_has_no_rule_of_its_own_is_refused():

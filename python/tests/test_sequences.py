@@ -8,6 +8,7 @@ from meshtorch import DeviceMesh, DTensor, Partial, Replicate, Shard, distribute
 from meshtorch.debug import CommDebugMode, explain_redistribute
 from meshtorch.experimental import context_parallel, context_parallel_unshard, set_rotate_method
 from torch import nn
+from worlds import on_ranks
 
 
 def numbers(*shape, seed=0):
@@ -15,7 +16,8 @@ def numbers(*shape, seed=0):
     return torch.sin(steps * 0.7 + seed).view(shape)
 
 
-def between_meshes(w):
+@on_ranks
+def test_a_tensor_leaves_its_mesh_and_comes_back(w):
     if w.kind == "fake":
         return  # PyTorch's fake group refuses an all-to-all to which a rank gives nothing
     first = DeviceMesh("cpu", [0, 1])
@@ -35,11 +37,8 @@ def between_meshes(w):
         w.same(back.full_tensor(), whole)
 
 
-def test_a_tensor_leaves_its_mesh_and_comes_back(ranks):
-    ranks(between_meshes)
-
-
-def module_moves(w):
+@on_ranks
+def test_a_module_moves_to_another_mesh(w):
     first = DeviceMesh("cpu", [0, 1])
     second = DeviceMesh("cpu", [1, 0])
     linear = nn.Linear(4, 6, dtype=torch.float64)
@@ -54,10 +53,6 @@ def module_moves(w):
     assert linear.weight is weight and weight.device_mesh == second and list(weight.placements) == [Shard(0)]
     if w.rank < 2:
         w.same(weight.full_tensor(), numbers(6, 4))
-
-
-def test_a_module_moves_to_another_mesh(ranks):
-    ranks(module_moves)
 
 
 def messages(w):
@@ -81,7 +76,8 @@ def test_messages_and_their_gradients(ranks):
     ranks(messages)
 
 
-def attention_on_split_sequences(w):
+@on_ranks
+def test_attention_on_split_sequences(w):
     mesh = w.mesh()
     plain = [numbers(2, 4, 12, 8, seed=s).requires_grad_() for s in (1, 2, 3)]
     expected = F.scaled_dot_product_attention(*plain, is_causal=True)
@@ -104,11 +100,8 @@ def attention_on_split_sequences(w):
         set_rotate_method("somehow")
 
 
-def test_attention_on_split_sequences(ranks):
-    ranks(attention_on_split_sequences)
-
-
-def context_parallel_scope(w):
+@on_ranks
+def test_a_context_parallel_scope_splits_its_buffers(w):
     mesh = w.mesh()
     x = numbers(2, 4 * w.size, 8)
     whole = x.clone()
@@ -124,10 +117,6 @@ def context_parallel_scope(w):
     w.same(unsharded, attend(whole))
     assert not isinstance(x, DTensor)
     w.same(x, whole)
-
-
-def test_a_context_parallel_scope_splits_its_buffers(ranks):
-    ranks(context_parallel_scope)
 
 
 def ring_in_a_scope(w, is_causal, load_balance, method, forward_only):
@@ -157,7 +146,8 @@ def ring_in_a_scope(w, is_causal, load_balance, method, forward_only):
     set_rotate_method("auto")
 
 
-def ring_attention(w):
+@on_ranks
+def test_ring_attention_in_a_scope(w):
     for is_causal, load_balance in ((True, True), (True, False), (False, False)):
         for method in ("alltoall", "allgather"):
             if w.kind == "fake":
@@ -166,11 +156,8 @@ def ring_attention(w):
                 ring_in_a_scope(w, is_causal, load_balance, method, forward_only)
 
 
-def test_ring_attention_in_a_scope(ranks):
-    ranks(ring_attention)
-
-
-def balanced_buffers(w):
+@on_ranks
+def test_buffers_of_a_scope_are_pieces_from_the_front_and_the_back(w):
     mesh = w.mesh()
     length = 4 * w.size
     positions = torch.arange(length)
@@ -184,11 +171,8 @@ def balanced_buffers(w):
     assert torch.equal(positions, kept) and torch.equal(expanded, kept_expanded)
 
 
-def test_buffers_of_a_scope_are_pieces_from_the_front_and_the_back(ranks):
-    ranks(balanced_buffers)
-
-
-def scope_on_two_axes(w):
+@on_ranks
+def test_a_scope_keeps_the_other_axes_of_its_buffers(w):
     if w.size != 4:
         return
     mesh = meshtorch.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
@@ -204,7 +188,3 @@ def scope_on_two_axes(w):
         loss = attend(batch).square().sum().full_tensor()
     w.same(loss, attend(x).square().sum())
     assert list(batch.placements) == [Shard(0), Replicate()]
-
-
-def test_a_scope_keeps_the_other_axes_of_its_buffers(ranks):
-    ranks(scope_on_two_axes)

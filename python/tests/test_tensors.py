@@ -13,6 +13,7 @@ from meshtorch import DTensor, Partial, Replicate, Shard, distribute_module, dis
 from meshtorch.parallel import loss_parallel
 from torch import nn
 from torch.nn import functional as F
+from worlds import on_ranks
 
 
 def test_repr_shows_shape_placements_mesh_and_shard(fake_world):
@@ -64,7 +65,8 @@ def test_a_shard_tells_the_sizes_and_offsets_of_its_parts():
     assert Partial.ALL_REDUCE_OPS == theirs.Partial.ALL_REDUCE_OPS and Partial.LINEAR_REDUCE_OPS == theirs.Partial.LINEAR_REDUCE_OPS
 
 
-def copies_keep_attributes(w):
+@on_ranks
+def test_copies_keep_the_attributes_that_a_program_set(w):
     mesh = w.mesh()
     x = distribute_tensor(torch.arange(6.0).view(3, 2), mesh, [Shard(0)]).requires_grad_()
     for tensor in (x, torch.nn.Parameter(x.detach())):
@@ -82,11 +84,8 @@ def copies_keep_attributes(w):
 
 
 
-def test_copies_keep_the_attributes_that_a_program_set(ranks):
-    ranks(copies_keep_attributes)
-
-
-def copy_and_pickle(w):
+@on_ranks
+def test_copies_and_pickles_hold_this_ranks_shard(w):
     mesh = w.mesh(2, 2, names=("dp", "tp"))
     x = distribute_tensor(torch.arange(30.0).view(5, 6), mesh, [Shard(0), Shard(1)]).requires_grad_()
     (x * x).sum().backward()
@@ -112,10 +111,6 @@ def copy_and_pickle(w):
     assert pickle.loads(pickle.dumps(mesh)) == mesh == copy.deepcopy(mesh)
 
 
-def test_copies_and_pickles_hold_this_ranks_shard(ranks):
-    ranks(copy_and_pickle)
-
-
 def test_a_pickle_needs_the_ranks_of_its_mesh():
     import worlds
 
@@ -125,7 +120,8 @@ def test_a_pickle_needs_the_ranks_of_its_mesh():
         pickle.loads(stored)
 
 
-def save_and_load(w):
+@on_ranks
+def test_state_dicts(w):
     mesh = w.mesh()
 
     def split(name, module, on):
@@ -154,11 +150,8 @@ def save_and_load(w):
         assert torch.equal(value, local[name])
 
 
-def test_state_dicts(ranks):
-    ranks(save_and_load)
-
-
-def train(w):
+@on_ranks
+def test_torch_modules_losses_and_optimizers_agree_with_one_device(w):
     mesh = w.mesh()
     torch.manual_seed(1)
     x, y = torch.linspace(-1, 1, 35).view(7, 5).double(), torch.arange(7) % 6
@@ -186,11 +179,8 @@ def train(w):
         w.same(b.full_tensor(), a)
 
 
-def test_torch_modules_losses_and_optimizers_agree_with_one_device(ranks):
-    ranks(train)
-
-
-def weigh_classes(w):
+@on_ranks
+def test_the_weights_of_classes_may_be_plain_in_loss_parallel(w):
     x, y = torch.arange(48.0).view(6, 8).sin(), torch.tensor([1, 3, 2, 5, 0, 7])
     weight = torch.linspace(0.1, 1.0, 8)
     alone, split = x.clone().requires_grad_(), distribute_tensor(x, w.mesh(), [Shard(1)]).requires_grad_()
@@ -205,11 +195,8 @@ def weigh_classes(w):
     w.same(split.grad.full_tensor(), alone.grad)
 
 
-def test_the_weights_of_classes_may_be_plain_in_loss_parallel(ranks):
-    ranks(weigh_classes)
-
-
-def read_values(w):
+@on_ranks
+def test_values_are_read_and_written_as_those_of_plain_tensors(w):
     x = distribute_tensor(torch.arange(6.0), w.mesh(), [Shard(0)])
     if w.kind != "fake":
         assert x.sum().item() == 15 and bool((x >= 0).all()) and float(x[5]) == 5
@@ -218,10 +205,6 @@ def read_values(w):
     assert len(x) == 6 and x.numel() == 6 and x.device.type == "cpu" and x.type() == "torch.FloatTensor"
     x[1:3] = 0
     w.same(x.full_tensor(), torch.tensor([0.0, 0, 0, 3, 4, 5]))
-
-
-def test_values_are_read_and_written_as_those_of_plain_tensors(ranks):
-    ranks(read_values)
 
 
 def test_pytorchs_own_dtensor_works_beside(fake_world):

@@ -4,12 +4,14 @@ import meshtorch.functional_collectives as funcol
 import pytest
 import torch
 from meshtorch import DTensor, Partial, Replicate, Shard, distribute_tensor, zeros
+from worlds import on_ranks
 
 WEIGHT = torch.arange(15.0).view(5, 3).sin()
 X = torch.arange(6.0).view(3, 2).cos()
 
 
-def constants_of_a_function(w):
+@on_ranks(size=2)
+def test_constants_may_be_made_in_a_transformed_function(w):
     mesh = w.mesh()
     split = distribute_tensor(WEIGHT, mesh, [Shard(0)])
     x = distribute_tensor(X, mesh, [Replicate()])
@@ -33,11 +35,8 @@ def constants_of_a_function(w):
     w.same(actual, expected)
 
 
-def test_constants_may_be_made_in_a_transformed_function(ranks):
-    ranks(constants_of_a_function, size=2)
-
-
-def arguments_of_a_function(w):
+@on_ranks(size=2)
+def test_arguments_of_a_transformed_function_are_refused(w):
     mesh = w.mesh()
     of_plain = {
         "distribute_tensor": lambda x: distribute_tensor(x, mesh, [Shard(0)]),
@@ -49,7 +48,3 @@ def arguments_of_a_function(w):
             with pytest.raises(NotImplementedError, match=f"(?s)depends on the arguments of torch.func.*in: {where}.*do: make"):
                 transform(lambda x, call=call: call(x).sum())(X)
             assert torch.equal(torch.func.grad(lambda x: x.square().sum())(X), 2 * X)  # nothing is left behind
-
-
-def test_arguments_of_a_transformed_function_are_refused(ranks):
-    ranks(arguments_of_a_function, size=2)

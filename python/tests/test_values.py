@@ -8,6 +8,7 @@ import torch
 from meshtorch import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
 from meshtorch.placement_types import _MaskPartial
 from torch import nn
+from worlds import on_ranks
 
 
 def layouts(w, tensor):
@@ -19,7 +20,8 @@ def layouts(w, tensor):
     yield DTensor.from_local(share, mesh, [Partial()])
 
 
-def shapes_that_depend_on_data(w):
+@on_ranks
+def test_shapes_may_depend_on_data(w):
     if w.kind == "fake":
         return  # there is no data
     x = torch.tensor([[0.0, 2.0, 0.0], [4.0, 0.0, 6.0], [0.0, 0.0, 1.0]])
@@ -34,11 +36,8 @@ def shapes_that_depend_on_data(w):
         w.same(repeated.full_tensor(), torch.repeat_interleave(x, counts, dim=0))
 
 
-def test_shapes_may_depend_on_data(ranks):
-    ranks(shapes_that_depend_on_data)
-
-
-def gradient_of_prod(w):
+@on_ranks
+def test_prod_has_its_gradient_also_at_zeros(w):
     for values in ([2.0, 3.0, 5.0], [2.0, 0.0, 5.0], [0.0, 0.0, 5.0]):
         plain = torch.tensor(values, requires_grad=True)
         plain.prod().backward()
@@ -48,11 +47,8 @@ def gradient_of_prod(w):
             w.same(x.grad.full_tensor(), plain.grad)
 
 
-def test_prod_has_its_gradient_also_at_zeros(ranks):
-    ranks(gradient_of_prod)
-
-
-def masked_reductions(w):
+@on_ranks
+def test_masked_reductions(w):
     x, mask = torch.arange(12.0).view(4, 3), torch.arange(12).view(4, 3) % 5 != 0
     for d, m in zip(layouts(w, x), layouts(w, mask)):
         m = m if not m.placements[0].is_partial() else distribute_tensor(mask, w.mesh(), [Replicate()])
@@ -64,11 +60,8 @@ def masked_reductions(w):
             w.same(reduce(d, dim=1).full_tensor(), reduce(x, dim=1))
 
 
-def test_masked_reductions(ranks):
-    ranks(masked_reductions)
-
-
-def attention_with_masks(w):
+@on_ranks
+def test_attention_with_masks(w):
     """torch's own Python code makes plain tensors in these: a key of zeros, a causal mask to compare with."""
     torch.manual_seed(0)
     attention = torch.nn.MultiheadAttention(8, 4, add_zero_attn=True, batch_first=True)
@@ -83,11 +76,8 @@ def attention_with_masks(w):
     w.same(encoder(d, mask=m).full_tensor(), plain[1])
 
 
-def test_attention_with_masks(ranks):
-    ranks(attention_with_masks)
-
-
-def read_as_lists_and_arrays(w):
+@on_ranks
+def test_lists_and_arrays_have_the_global_values(w):
     x = torch.arange(6.0).view(2, 3)
     for d in layouts(w, x):
         if w.kind != "fake":
@@ -101,11 +91,8 @@ def read_as_lists_and_arrays(w):
     assert needs_gradient.numpy(force=True).shape == (2, 3) and len(needs_gradient.tolist()) == 2
 
 
-def test_lists_and_arrays_have_the_global_values(ranks):
-    ranks(read_as_lists_and_arrays)
-
-
-def make_new_tensors(w):
+@on_ranks
+def test_new_tensor_is_plain_and_trunc_normal_uses_it(w):
     x = distribute_tensor(torch.zeros(8, 5, dtype=torch.float64), w.mesh(), [Shard(0)])
     made = x.new_tensor([1, 2])
     assert not isinstance(made, DTensor) and made.dtype == torch.float64 and made.tolist() == [1, 2]
@@ -115,11 +102,8 @@ def make_new_tensors(w):
     assert local.numel() == 0 or (local.min() >= -1 and local.max() <= 1.5)
 
 
-def test_new_tensor_is_plain_and_trunc_normal_uses_it(ranks):
-    ranks(make_new_tensors)
-
-
-def mix_in_one_number(w):
+@on_ranks
+def test_a_plain_tensor_of_one_element_is_replicated(w):
     x = torch.arange(6.0).view(2, 3)
     for d in layouts(w, x):
         for number in (torch.tensor(2.0), torch.tensor([2.0]), torch.tensor([[2.0]])):
@@ -129,11 +113,8 @@ def mix_in_one_number(w):
             d + torch.ones(3)
 
 
-def test_a_plain_tensor_of_one_element_is_replicated(ranks):
-    ranks(mix_in_one_number)
-
-
-def step_with_a_tensor_as_rate(w):
+@on_ranks
+def test_a_learning_rate_may_be_a_tensor_of_one_element(w):
     start = torch.linspace(-1, 1, 12).view(4, 3)
     for make in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD):
         results = []
@@ -148,11 +129,8 @@ def step_with_a_tensor_as_rate(w):
         w.same(results[1].full_tensor(), results[0])
 
 
-def test_a_learning_rate_may_be_a_tensor_of_one_element(ranks):
-    ranks(step_with_a_tensor_as_rate)
-
-
-def wrong_arguments(w):
+@on_ranks
+def test_wrong_arguments_raise_and_leave_nothing_behind(w):
     x = distribute_tensor(torch.ones(4, 3), w.mesh(), [Shard(0)])
     for wrong in (lambda: x @ x, lambda: x.view(5, 5), lambda: x.sum(dim=7), lambda: torch.cat([x, x[:, :2]], 0)):
         with pytest.raises((RuntimeError, ValueError, IndexError)):
@@ -160,11 +138,8 @@ def wrong_arguments(w):
     assert math.isclose(x.sum().full_tensor().item(), 12) or w.kind == "fake"
 
 
-def test_wrong_arguments_raise_and_leave_nothing_behind(ranks):
-    ranks(wrong_arguments)
-
-
-def functions_that_make_plain_tensors(w):
+@on_ranks
+def test_functions_that_make_plain_tensors(w):
     mesh = w.mesh()
     ids = torch.arange(12).view(4, 3)
     for d in layouts(w, ids):
@@ -182,10 +157,6 @@ def functions_that_make_plain_tensors(w):
         assert drawn.shape == (2, 3, 3, 3)
         w.same(drawn.redistribute(placements=[Replicate()]).to_local(), drawn.full_tensor())
         assert nn.FractionalMaxPool2d(2, output_size=2, return_indices=True)(d)[1].shape == (2, 3, 2, 2)
-
-
-def test_functions_that_make_plain_tensors(ranks):
-    ranks(functions_that_make_plain_tensors)
 
 
 def comparisons_of_torch_testing(w):
@@ -216,7 +187,8 @@ def test_torch_testing_compares_tensors_that_lie_alike(ranks):
     torch.testing.assert_close(1.0, 1.0)
 
 
-def rows_that_others_hold(w):
+@on_ranks
+def test_masked_rows_are_a_pending_sum(w):
     x, index = torch.arange(40.0).view(8, 5), torch.tensor([[7, 0, 3, 3, 5]])
     picked = torch.gather(
         distribute_tensor(x, w.mesh(), [Shard(0)]), 0, distribute_tensor(index, w.mesh(), [Replicate()])
@@ -225,11 +197,8 @@ def rows_that_others_hold(w):
     w.same(picked.full_tensor(), torch.gather(x, 0, index))
 
 
-def test_masked_rows_are_a_pending_sum(ranks):
-    ranks(rows_that_others_hold)
-
-
-def numbers_without_dims(w):
+@on_ranks
+def test_numbers_are_reduced_along_their_dim_zero(w):
     x = distribute_tensor(torch.tensor(2.5), w.mesh(), [Replicate()])
     for dim in (0, -1):
         for reduce in (torch.var, torch.std, torch.mean, torch.sum):
@@ -241,11 +210,8 @@ def numbers_without_dims(w):
         torch.var(x, dim=1)
 
 
-def test_numbers_are_reduced_along_their_dim_zero(ranks):
-    ranks(numbers_without_dims)
-
-
-def products_of_complex_numbers(w):
+@on_ranks
+def test_products_of_complex_numbers(w):
     x = torch.complex(torch.linspace(0.5, 1, 15), torch.linspace(-1, 1, 15)).view(5, 3)
     for placement in (Replicate(), Shard(0), Shard(1)):
         d = distribute_tensor(x, w.mesh(), [placement])
@@ -254,11 +220,8 @@ def products_of_complex_numbers(w):
         w.same(d.real.prod(dtype=torch.complex64).full_tensor(), x.real.prod(dtype=torch.complex64))
 
 
-def test_products_of_complex_numbers(ranks):
-    ranks(products_of_complex_numbers)
-
-
-def what_is_not_defined(w):
+@on_ranks
+def test_what_is_not_defined_is_refused(w):
     empty = distribute_tensor(torch.ones(0, 4), w.mesh(), [Shard(0)])
     x = distribute_tensor(torch.ones(8, 4), w.mesh(), [Shard(0)])
     for wrong in (lambda: torch.linalg.vector_norm(empty, -1), lambda: empty.norm(float("inf")), lambda: torch.linalg.det(x[0])):
@@ -275,21 +238,15 @@ def what_is_not_defined(w):
             refused()
 
 
-def test_what_is_not_defined_is_refused(ranks):
-    ranks(what_is_not_defined)
-
-
-def older_constructors(w):
+@on_ranks
+def test_new_makes_a_plain_tensor(w):
     x = distribute_tensor(torch.ones(4, 3, dtype=torch.float64), w.mesh(), [Shard(0)])
     assert x.new(2, 3).shape == (2, 3) and x.new().dtype == torch.float64
     assert x.new([1, 2]).tolist() == [1, 2]
 
 
-def test_new_makes_a_plain_tensor(ranks):
-    ranks(older_constructors)
-
-
-def draw_from_generators(w):
+@on_ranks
+def test_numbers_may_come_from_a_generator_of_the_program(w):
     if w.kind == "fake":
         return  # there is no data
     mesh, draws = w.mesh(), {
@@ -311,7 +268,3 @@ def draw_from_generators(w):
             w.same(second, results[0][1])
             assert not torch.equal(first, second), name
         assert torch.equal(state, torch.get_rng_state()), name  # no other numbers are taken
-
-
-def test_numbers_may_come_from_a_generator_of_the_program(ranks):
-    ranks(draw_from_generators)

@@ -5,6 +5,7 @@ import pickle
 import pytest
 import torch
 from meshtorch import Replicate, Shard, distribute_tensor
+from worlds import on_ranks
 
 
 def squares(w, rows=4, columns=4):
@@ -12,7 +13,8 @@ def squares(w, rows=4, columns=4):
     return distribute_tensor(whole, w.mesh(), [Shard(0)])
 
 
-def other_data(w):
+@on_ranks
+def test_views_keep_the_data_that_they_were_taken_of(w):
     x = squares(w)
     row, tail = x[1], x.view(-1)[3:9]
     x.data = row.data  # another shape too: the views stay what they were
@@ -22,11 +24,8 @@ def other_data(w):
     w.same(tail.full_tensor(), torch.tensor([3.0, 8, 10, 12, 14, 8]))
 
 
-def test_views_keep_the_data_that_they_were_taken_of(ranks):
-    ranks(other_data)
-
-
-def other_shape(w):
+@on_ranks
+def test_views_see_what_is_written_to_a_base_of_another_shape(w):
     x = squares(w)
     row, tail = x[1], x.view(-1)[3:9]
     x.t_()
@@ -37,11 +36,8 @@ def other_shape(w):
     w.same(x.full_tensor(), torch.arange(100.0, 116).view(4, 4).index_fill(0, torch.tensor(1), 0).t())
 
 
-def test_views_see_what_is_written_to_a_base_of_another_shape(ranks):
-    ranks(other_shape)
-
-
-def view_of_another_shape(w):
+@on_ranks
+def test_a_view_that_gets_another_shape_is_still_one(w):
     x = squares(w)
     rows = x.view(-1)[2:8].view(2, 3)
     rows.t_()
@@ -51,19 +47,12 @@ def view_of_another_shape(w):
     w.same(x.full_tensor().view(-1)[2:8], torch.tensor([0.0, 2, 4, 1, 3, 5]))
 
 
-def test_a_view_that_gets_another_shape_is_still_one(ranks):
-    ranks(view_of_another_shape)
-
-
-def repeated_memory(w):
+@on_ranks
+def test_an_expanded_view_sees_what_is_written_to_its_base(w):
     x = distribute_tensor(torch.arange(5.0).view(1, 5), w.mesh(), [Shard(0)])
     repeated = x.unsqueeze(1).expand(3, 1, 5)
     x.add_(10)
     w.same(repeated.full_tensor(), torch.arange(10.0, 15).expand(3, 1, 5))
-
-
-def test_an_expanded_view_sees_what_is_written_to_its_base(ranks):
-    ranks(repeated_memory)
 
 
 def offsets(w):
@@ -80,14 +69,11 @@ def test_offsets_are_those_of_plain_tensors(ranks):
     ranks(offsets)
 
 
-def gradient_without_elements(w):
+@on_ranks
+def test_the_gradient_of_a_strided_view_without_elements_is_distributed(w):
     x = distribute_tensor(torch.ones(3, 0), w.mesh(), [Shard(0)]).requires_grad_()
     (gradient,) = torch.autograd.grad(x.as_strided((3, 0), (1, 1)).sum(), x)
     assert gradient.device_mesh == w.mesh() and gradient.shape == (3, 0)
-
-
-def test_the_gradient_of_a_strided_view_without_elements_is_distributed(ranks):
-    ranks(gradient_without_elements)
 
 
 def out_of_another_shape(w):
@@ -103,7 +89,8 @@ def test_an_out_tensor_of_another_shape_is_no_view_any_more(ranks):
     ranks(out_of_another_shape)
 
 
-def shape_under_views(w):
+@on_ranks
+def test_a_new_shape_in_place_under_views_with_gradients_is_refused(w):
     x = squares(w).requires_grad_() * 2
     upper = x[:2]
     with pytest.raises(NotImplementedError, match="`aten::t_` of a tensor that requires gradients and has views"):
@@ -113,21 +100,15 @@ def shape_under_views(w):
     assert x.stride() == (1, 4)
 
 
-def test_a_new_shape_in_place_under_views_with_gradients_is_refused(ranks):
-    ranks(shape_under_views)
-
-
-def diagonal_of_a_leaf(w):
+@on_ranks
+def test_the_diagonal_of_an_empty_leaf_is_not_written(w):
     x = distribute_tensor(torch.ones(0, 4), w.mesh(), [Shard(1)]).requires_grad_()
     with pytest.raises(RuntimeError, match="a view of a leaf Variable that requires grad"):
         x.fill_diagonal_(2)
 
 
-def test_the_diagonal_of_an_empty_leaf_is_not_written(ranks):
-    ranks(diagonal_of_a_leaf)
-
-
-def reshaped_in_place(w):
+@on_ranks
+def test_a_view_that_gets_another_shape_in_place_has_the_gradients_of_a_plain_one(w):
     def turned(x):
         view = x[:2]
         view.t_()
@@ -165,11 +146,8 @@ def reshaped_in_place(w):
             w.same(gradient, gradients[0])
 
 
-def test_a_view_that_gets_another_shape_in_place_has_the_gradients_of_a_plain_one(ranks):
-    ranks(reshaped_in_place)
-
-
-def places(w):
+@on_ranks
+def test_views_lie_where_plain_ones_do(w):
     plain = torch.arange(48.0).view(6, 8)
     x = distribute_tensor(plain, w.mesh(), [Shard(0)])
     for take in (lambda t: t.t().select(1, 0), lambda t: t.t().select(1, 2).select(0, 7), lambda t: t[1:, 2], lambda t: t.diagonal()):
@@ -182,16 +160,9 @@ def places(w):
         assert moved.stride() == images.to(memory_format=torch.channels_last).stride()
 
 
-def test_views_lie_where_plain_ones_do(ranks):
-    ranks(places)
-
-
-def pickled_view(w):
+@on_ranks
+def test_a_view_that_is_a_copy_is_pickled_as_it_is(w):
     x = squares(w)
     row = x[1]
     x.zero_()
     w.same(pickle.loads(pickle.dumps(row)).full_tensor(), torch.zeros(4))
-
-
-def test_a_view_that_is_a_copy_is_pickled_as_it_is(ranks):
-    ranks(pickled_view)

@@ -8,6 +8,7 @@ import torch
 from meshtorch import DTensor, Replicate, Shard, distribute_tensor
 from torch import nn
 from torch.nn import functional as F
+from worlds import on_ranks
 
 
 def gathered(x):
@@ -80,7 +81,8 @@ def split(w, shape=(8, 4), dim=0):
     return distribute_tensor(values, w.mesh(), [Shard(dim)]).requires_grad_()
 
 
-def functions_and_hooks(w):
+@on_ranks
+def test_functions_and_hooks(w):
     x = split(w)
     y = Doubled.apply(x)
     y.register_hook(lambda gradient: gathered(gradient) is None or None)
@@ -92,7 +94,8 @@ def functions_and_hooks(w):
     w.same(x.grad.full_tensor(), torch.full((8, 4), 2.0))
 
 
-def hooks_of_saved_tensors(w):
+@on_ranks
+def test_hooks_of_saved_tensors(w):
     x = split(w)
     pack, unpack = lambda t: (gathered(t.detach()), t)[1], lambda t: (gathered(t.detach()), t)[1]
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
@@ -101,7 +104,8 @@ def hooks_of_saved_tensors(w):
     w.same(x.grad.full_tensor(), 2 * x.detach().full_tensor())
 
 
-def operators_of_a_users_own(w):
+@on_ranks
+def test_operators_of_a_users_own_with_their_derivatives(w):
     for dim in (0, 1):
         x = split(w, dim=dim)
         y = torch.ops.meshtorch_test.tripled(x)
@@ -122,7 +126,8 @@ def same_loss_and_gradients(w, loss, parts, expected, plain):
         w.same(part.grad.full_tensor(), one.grad)
 
 
-def chunked_losses(w):
+@on_ranks
+def test_linear_cross_entropy_in_chunks(w):
     options = nn.LinearCrossEntropyOptions(batch_chunk_size=2)
     inputs, weights = torch.linspace(-1, 1, 24).view(6, 4), torch.linspace(1, -1, 20).view(5, 4)
     target = torch.arange(6) % 5
@@ -139,7 +144,8 @@ def chunked_losses(w):
             same_loss_and_gradients(w, loss, parts, expected, plain)
 
 
-def chunked_losses_with_split_weights_of_classes(w):
+@on_ranks
+def test_linear_cross_entropy_in_chunks_with_split_weights_of_classes(w):
     """Python before 3.12 holds one lock for all objects while a cached_property of PyTorch's derivative is computed: no
     rank may wait for another one inside of it."""
     options = nn.LinearCrossEntropyOptions(batch_chunk_size=2)
@@ -156,7 +162,8 @@ def chunked_losses_with_split_weights_of_classes(w):
         same_loss_and_gradients(w, loss, parts, expected, plain)
 
 
-def derivative_of_a_users_own_beside_a_plain_tensor(w):
+@on_ranks
+def test_derivatives_of_a_users_own_beside_plain_tensors(w):
     """It would run on distributed tensors and write into a plain one: such an operator runs whole."""
     for size, scope in (((), contextlib.nullcontext), ((4,), meshtorch.implicit_replication)):
         x = distribute_tensor(torch.linspace(1, 2, 32).view(8, 4), w.mesh(), [Shard(0)]).requires_grad_()
@@ -169,7 +176,8 @@ def derivative_of_a_users_own_beside_a_plain_tensor(w):
         w.same(x.grad.full_tensor(), plain.grad)
 
 
-def read_and_written(w):
+@on_ranks
+def test_a_plain_tensor_that_an_operator_reads_and_writes(w):
     x = distribute_tensor(torch.linspace(1, 2, 8), w.mesh(), [Shard(0)])
     whole = torch.linspace(1, 2, 8)
     total = torch.tensor(2.0)
@@ -181,40 +189,9 @@ def read_and_written(w):
         w.same(plain.full_tensor(), 1 + whole)
 
 
-def shape_functions(w):
+@on_ranks
+def test_shape_functions(w):
     """Decisions that are new to every rank ask torch's shape functions, which are Python."""
     for size in range(2, 8):
         x = distribute_tensor(torch.ones(size, 5), w.mesh(), [Shard(0)])
         w.same((x.t() @ x).relu().full_tensor(), torch.full((5, 5), float(size)))
-
-
-def test_functions_and_hooks(ranks):
-    ranks(functions_and_hooks)
-
-
-def test_hooks_of_saved_tensors(ranks):
-    ranks(hooks_of_saved_tensors)
-
-
-def test_operators_of_a_users_own_with_their_derivatives(ranks):
-    ranks(operators_of_a_users_own)
-
-
-def test_linear_cross_entropy_in_chunks(ranks):
-    ranks(chunked_losses)
-
-
-def test_shape_functions(ranks):
-    ranks(shape_functions)
-
-
-def test_linear_cross_entropy_in_chunks_with_split_weights_of_classes(ranks):
-    ranks(chunked_losses_with_split_weights_of_classes)
-
-
-def test_derivatives_of_a_users_own_beside_plain_tensors(ranks):
-    ranks(derivative_of_a_users_own_beside_a_plain_tensor)
-
-
-def test_a_plain_tensor_that_an_operator_reads_and_writes(ranks):
-    ranks(read_and_written)

@@ -1,5 +1,6 @@
 """The worlds that tests run in: gloo processes, torch's fake group, thread ranks. One body serves all three."""
 
+import functools
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -46,9 +47,43 @@ def fake_group(size, rank=0):
         dist.destroy_process_group()
 
 
+def _as_test(test, body):
+    """The test under the body's name, by which other processes find it. They run the body."""
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(test, name, getattr(body, name))
+    test.body = body
+    return test
+
+
+def on_ranks(body=None, *, size=4):
+    """Makes a test of a body, which runs on every rank: of gloo processes, of torch's fake group, and of thread ranks."""
+    if body is None:
+        return functools.partial(on_ranks, size=size)
+
+    def test(ranks):
+        ranks(test, size=size)
+
+    return _as_test(test, body)
+
+
+def on_gloo_ranks(body=None, *, size=4):
+    """Makes a test of a body, which runs on every rank of gloo processes."""
+    if body is None:
+        return functools.partial(on_gloo_ranks, size=size)
+
+    def test(gloo_ranks):
+        gloo_ranks(test, size=size)
+
+    return _as_test(test, body)
+
+
 def _run_body(body, kind, size):
     torch.manual_seed(0)
-    return body(Rank(kind, dist.get_rank(), size))
+    return _body_of(body)(Rank(kind, dist.get_rank(), size))
+
+
+def _body_of(function):
+    return getattr(function, "body", function)
 
 
 def run(kind, size, body, processes):
@@ -60,6 +95,6 @@ def run(kind, size, body, processes):
             return [_run_body(body, kind, size)]
 
     def on_rank(rank):
-        body(Rank(kind, rank, size))
+        _body_of(body)(Rank(kind, rank, size))
 
     meshtorch.spawn(size, on_rank, timeout=30)
