@@ -75,6 +75,7 @@ set(meshtorch_torch_sources
   comm/gather_chunks.cc
   comm/gloo_backend.cc
   comm/group_call.cc
+  comm/hidden_from_modes.cc
   comm/host_meeting.cc
   comm/hosts_meeting.cc
   comm/last_words.cc

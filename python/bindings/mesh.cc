@@ -119,6 +119,20 @@ py::object names_or_none(const DeviceMesh& mesh) {
   return py::tuple(py::cast(mesh.names()));
 }
 
+// Tried where a mesh is asked for and something else given: a mesh of torch is named, and how to get one of
+// meshtorch. All else is what pybind says of it.
+PyObject* refuse_mesh_of_torch(PyObject* object, PyTypeObject*) {
+  const auto type = py::type::of(py::handle(object));
+  const std::string name = py::str(type.attr("__module__")).cast<std::string>() + "." +
+                           py::str(type.attr("__qualname__")).cast<std::string>();
+  if (name != "torch.distributed.device_mesh.DeviceMesh") return nullptr;
+  throw py::type_error(
+      "meshtorch: a mesh of PyTorch was given where one of meshtorch is needed\n  it is: " +
+      py::repr(py::handle(object)).cast<std::string>() +
+      "\n  do: make it with meshtorch.init_device_mesh or meshtorch.DeviceMesh, which take the same "
+      "arguments, or import meshtorch.drop_in before the program makes meshes");
+}
+
 py::tuple mesh_rebuilt_by(const py::object& self) {
   const auto& mesh = self.cast<const DeviceMesh&>();
   return py::make_tuple(py::module_::import("meshtorch.device_mesh").attr("_rebuild"),
@@ -247,6 +261,8 @@ void bind_meshes(py::module_& m) {
       .def("__reduce__", &mesh_rebuilt_by)
       .def("__deepcopy__", [](const DeviceMesh& mesh, const py::object&) { return mesh; })
       .def("__copy__", [](const DeviceMesh& mesh) { return mesh; });
+  py::detail::get_type_info(typeid(DeviceMesh), /*throw_if_missing=*/true)
+      ->implicit_conversions.push_back(&refuse_mesh_of_torch);
   m.def("mesh_or_current", &mesh_or_current, py::arg("device_mesh") = py::none());
   m.def("init_device_mesh", &make_whole_mesh, py::arg("device_type"), py::arg("mesh_shape"), py::kw_only(),
         py::arg("mesh_dim_names") = py::none());

@@ -2,6 +2,8 @@
 #include <ATen/ATen.h>
 
 #include "bindings/bindings.h"
+#include "comm/pending.h"
+#include "mesh/mesh_impl.h"
 #include "meshtorch/distribute_module.h"
 #include "meshtorch/implicit_replication.h"
 #include "meshtorch/keep_layout.h"
@@ -112,8 +114,28 @@ void bind_scope(py::module_& m, const char* name, const char* doc) {
       });
 }
 
+// `tensor_meta` has shape, stride and dtype.
+DTensorSpec make_spec(const DeviceMesh& mesh, const Placements& placements, const py::object& tensor_meta) {
+  TORCH_CHECK_VALUE(!tensor_meta.is_none(), "meshtorch: a DTensorSpec without tensor_meta",
+                    "\n  do: give TensorMeta(shape, stride, dtype), as that of another spec");
+  return {mesh, placements, tensor_meta.attr("shape").cast<Numbers>(),
+          tensor_meta.attr("stride").cast<Numbers>(), tensor_meta.attr("dtype").cast<at::ScalarType>()};
+}
+
+using Ranges = std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>>;
+
+Ranges held_ranges(const Shape& shape, const Placements& placements, const MeshImpl& mesh) {
+  Ranges dims;
+  for (const auto& runs : held_in_each_dim(shape, placements, mesh.shape(), coordinate_in(mesh))) {
+    auto& pairs = dims.emplace_back();
+    for (const Range& run : runs) pairs.emplace_back(run.begin, run.size);
+  }
+  return dims;
+}
+
 void bind_spec(py::module_& m) {
   py::class_<DTensorSpec>(m, "DTensorSpec", "Where a distributed tensor lies, and its global shape.")
+      .def(py::init(&make_spec), py::arg("mesh"), py::arg("placements"), py::arg("tensor_meta") = py::none())
       .def_property_readonly("mesh", [](const DTensorSpec& s) { return s.mesh; })
       .def_property_readonly("device_mesh", [](const DTensorSpec& s) { return s.mesh; })
       .def_property_readonly("placements", [](const DTensorSpec& s) { return to_python(s.placements); })
@@ -121,8 +143,6 @@ void bind_spec(py::module_& m) {
           "shape", [](const DTensorSpec& s) { return py::module_::import("torch").attr("Size")(s.shape); })
       .def_property_readonly("stride", [](const DTensorSpec& s) { return py::tuple(py::cast(s.strides)); })
       .def_property_readonly("dtype", [](const DTensorSpec& s) { return s.dtype; })
-      .def_property_readonly("tensor_meta",
-                             [](const py::object& self) { return self; })  // shape, stride, dtype
       .def_property_readonly("ndim", [](const DTensorSpec& s) { return s.shape.size(); })
       .def(
           "__eq__",
@@ -178,13 +198,7 @@ void bind_tensors(py::module_& m) {
       "held_ranges",
       [](const at::Tensor& self) {
         const DTensorMeta& meta = *meta_of(DTensor(self));
-        std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> dims;
-        for (const auto& runs : held_in_each_dim(self.sizes().vec(), meta.layout->placements,
-                                                 meta.mesh->shape(), coordinate_in(*meta.mesh))) {
-          auto& pairs = dims.emplace_back();
-          for (const Range& run : runs) pairs.emplace_back(run.begin, run.size);
-        }
-        return dims;
+        return held_ranges(self.sizes().vec(), meta.layout->placements, *meta.mesh);
       },
       "For each dim the (begin, size) of the runs of global indices that this rank holds.");
   m.def(
@@ -196,6 +210,13 @@ void bind_tensors(py::module_& m) {
       "The steps, bytes and peak memory of a redistribution, without running it.");
   m.def("distribute_tensor", &distribute_plain_or_same, py::arg("tensor"), no_mesh, no_placements,
         py::kw_only(), py::arg("src_data_rank") = 0, WithoutGil());
+  m.def(
+      "held_ranges_of",
+      [](const Shape& shape, const DeviceMesh& mesh, const Placements& placements) {
+        return held_ranges(shape, placements, impl_of(mesh));
+      },
+      "What this rank holds of each dim of a tensor of this shape.");
+  m.def("is_pending", &is_pending_tensor, "Whether the data of a plain tensor is still under way.");
   m.def("replace_data", &replace_data, py::arg("parameter"), py::arg("data"), WithoutGil(),
         "Gives a parameter other data, on another device if need be; it stays the same object.");
   m.def("check_replicates_over", &check_replicates_over, py::arg("tensor"), py::arg("mesh"));

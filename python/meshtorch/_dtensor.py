@@ -90,10 +90,15 @@ class DTensor(metaclass=_DTensorType):
     full_tensor = _C.full_tensor
     redistribute = _C.redistribute
 
-    def __new__(cls, *args, **kwargs):
-        raise TypeError(
-            "meshtorch: DTensor has no constructor\n  do: use DTensor.from_local, distribute_tensor or a factory"
-        )
+    def __new__(cls, local_tensor, spec=None, *, requires_grad=False):
+        """The tensor that lies as a DTensorSpec says, with this rank's shard; no gradients go to the shard."""
+        if spec is None:
+            raise TypeError(
+                "meshtorch: a DTensor is made of a shard and a DTensorSpec\n"
+                "  do: use DTensor.from_local, distribute_tensor or a factory"
+            )
+        tensor = _rebuild(local_tensor.detach(), spec.mesh, list(spec.placements), tuple(spec.shape), spec.stride, False)
+        return tensor.requires_grad_(requires_grad)
 
 
 def _wait(tensor):

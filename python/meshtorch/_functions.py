@@ -133,7 +133,8 @@ def _install_comparison():
 def install():
     _install_comparison()
     _replace_for_distributed(FSDPParam, "__init__", _refuse_torch_fsdp)
-    _replace_for_distributed(torch, "unravel_index", _with_numbers_of_the_program)
+    # What unravel_index calls: programs may hold that by another name already.
+    _replace_for_distributed(torch.functional, "_unravel_index", _with_numbers_of_the_program)
     _replace_for_distributed(torch.nn.functional, "multi_head_attention_forward", _with_numbers_of_the_program)
     _replace_for_distributed(torch.nn.modules.transformer, "_detect_is_causal_mask", _with_numbers_of_the_program)
     _replace_for_distributed(torch, "_nested_tensor_from_mask", _tell_that_it_would_be_nested)

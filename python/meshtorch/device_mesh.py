@@ -211,6 +211,10 @@ def _get_all_submeshes(self, mesh_dim_name):
     return [DeviceMesh(self.device_type, line, mesh_dim_names=(mesh_dim_name,)) for line in lines]
 
 
+def _is_current_rank_part_of_mesh(self):
+    return self.get_coordinate() is not None
+
+
 # The older way to ask the same of a mesh.
 _mesh_resources = SimpleNamespace(
     get_current_mesh=_C.mesh_or_current,
@@ -219,6 +223,7 @@ _mesh_resources = SimpleNamespace(
 )
 
 DeviceMesh._get_mesh_dim_by_name = _get_mesh_dim_by_name
+DeviceMesh._is_current_rank_part_of_mesh = _is_current_rank_part_of_mesh
 DeviceMesh._get_root_mesh_dim = _get_root_mesh_dim
 DeviceMesh._get_all_submeshes = _get_all_submeshes
 _given_names = {}  # by flattening, in their order, by the hash of the mesh that others are cut from

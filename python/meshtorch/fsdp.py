@@ -149,6 +149,11 @@ def _groups_of_modules(modules):
 class FSDPModule:
     """What fully_shard adds to the class of a module."""
 
+    def __new__(cls, *args, **kwargs):
+        """An object of the class that the module had: parts of it, as model[:2], that are made by calling its class are no groups."""
+        plain = next(c for c in cls.__mro__ if not issubclass(c, FSDPModule) and c is not object)
+        return plain(*args, **kwargs)
+
     def unshard(self, async_op=False):
         """Gathers the parameters of this module's group now, or begins to."""
         if not async_op:
@@ -332,6 +337,14 @@ def fully_shard(
     for part in modules:
         _as_fsdp(part)
     return module
+
+
+def _state_of(module):
+    """The group of a module that fully_shard was called on; None of others."""
+    return module.__dict__.get("_meshtorch_group")
+
+
+fully_shard.state = _state_of
 
 
 def share_comm_ctx(modules):

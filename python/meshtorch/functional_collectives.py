@@ -3,6 +3,10 @@
 A result may still be under way: its first use waits, and so does its method wait().
 """
 
+import torch
+import torch.distributed._functional_collectives as _theirs
+
+from . import _C
 from ._C import (
     all_gather_into_tensor_coalesced,
     all_gather_tensor,
@@ -27,6 +31,24 @@ all_gather_single, all_gather_single_autograd = all_gather_tensor, all_gather_te
 all_gather_single_coalesced = all_gather_into_tensor_coalesced
 reduce_scatter_single, reduce_scatter_single_autograd = reduce_scatter_tensor, reduce_scatter_tensor_autograd
 reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+
+class _AsyncCollectiveType(type(torch.Tensor)):
+    def __instancecheck__(cls, value):
+        is_theirs = isinstance(value, _theirs.AsyncCollectiveTensor)
+        return is_theirs or (isinstance(value, torch.Tensor) and _C.is_pending(value))
+
+
+class AsyncCollectiveTensor(torch.Tensor, metaclass=_AsyncCollectiveType):
+    """isinstance() tells whether a result is still under way; wait() of any tensor waits for it."""
+
+    def trigger_wait(self):
+        return wait_tensor(self)
+
+
+def wait_tensors(tensors):
+    """The tensors when the data of all is there."""
+    return [wait_tensor(tensor) for tensor in tensors]
 
 
 def _waits(async_op):

@@ -1,8 +1,9 @@
 """Placements, under the names of torch.distributed.tensor.placement_types."""
 
 from ._C import Partial, Placement, Replicate, Shard, _StridedShard
+from ._dtensor_spec import DTensorSpec, TensorMeta
 
-__all__ = ["Partial", "Placement", "Replicate", "Shard"]
+__all__ = ["DTensorSpec", "Partial", "Placement", "Replicate", "Shard", "TensorMeta"]
 
 # Rows that another rank holds are masked in the call of each rank, and what it leaves is a pending sum.
 _MaskPartial = Partial

@@ -15,6 +15,7 @@
 #include "comm/call_subject.h"
 #include "comm/collectives_in_memory.h"
 #include "comm/comm_record.h"
+#include "comm/hidden_from_modes.h"
 #include "comm/parts.h"
 #include "comm/pending.h"
 #include "comm/rank_context.h"
@@ -121,6 +122,7 @@ at::Tensor wait_tensor(const at::Tensor& tensor) {
 bool is_pending(const at::Tensor& tensor) { return is_pending_tensor(tensor); }
 
 at::Tensor all_reduce(const at::Tensor& self, Reduction op, const Group& group, CallSite site) {
+  const HiddenFromModes hidden;
   const CalledFrom called_from(site);
   if (wants_gradient(self)) return all_reduce_autograd(self, op, group);
   const auto& process_group = group.process_group();
@@ -137,6 +139,7 @@ at::Tensor all_reduce(const at::Tensor& self, Reduction op, const Group& group, 
 }
 
 Tensors all_reduce_coalesced(const Tensors& self, Reduction op, const Group& group, CallSite site) {
+  const HiddenFromModes hidden;
   const CalledFrom called_from(site);
   if (wants_gradient(self)) return all_reduce_coalesced_autograd(self, op, group);
   const auto& process_group = group.process_group();
@@ -161,6 +164,7 @@ Tensors all_reduce_coalesced(const Tensors& self, Reduction op, const Group& gro
 
 at::Tensor all_gather_tensor(const at::Tensor& self, std::int64_t dim, const Group& group,
                              const Splits& sizes, CallSite site) {
+  const HiddenFromModes hidden;
   const CalledFrom called_from(site);
   if (wants_gradient(self)) return all_gather_tensor_autograd(self, dim, group, sizes);
   const auto& process_group = group.process_group();
@@ -182,6 +186,7 @@ at::Tensor all_gather_tensor(const at::Tensor& self, std::int64_t dim, const Gro
 }
 
 Tensors all_gather_into_tensor_coalesced(const Tensors& self, const Group& group, CallSite site) {
+  const HiddenFromModes hidden;
   const CalledFrom called_from(site);
   if (wants_gradient(self)) return all_gather_into_tensor_coalesced_autograd(self, group);
   const auto& process_group = group.process_group();
@@ -211,6 +216,7 @@ Tensors all_gather_into_tensor_coalesced(const Tensors& self, const Group& group
 
 at::Tensor reduce_scatter_tensor(const at::Tensor& self, Reduction op, std::int64_t dim, const Group& group,
                                  CallSite site) {
+  const HiddenFromModes hidden;
   const CalledFrom called_from(site);
   if (wants_gradient(self)) return reduce_scatter_tensor_autograd(self, op, dim, group);
   const auto& process_group = group.process_group();
@@ -235,6 +241,7 @@ at::Tensor reduce_scatter_tensor(const at::Tensor& self, Reduction op, std::int6
 
 Tensors reduce_scatter_tensor_coalesced(const Tensors& self, Reduction op, const Splits& dims,
                                         const Group& group, CallSite site) {
+  const HiddenFromModes hidden;
   const CalledFrom called_from(site);
   if (wants_gradient(self)) return reduce_scatter_tensor_coalesced_autograd(self, op, dims, group);
   const auto& process_group = group.process_group();
@@ -275,6 +282,7 @@ Tensors reduce_scatter_tensor_coalesced(const Tensors& self, Reduction op, const
 
 at::Tensor all_to_all_single(const at::Tensor& self, const Splits& output_splits, const Splits& input_splits,
                              const Group& group, CallSite site) {
+  const HiddenFromModes hidden;
   const CalledFrom called_from(site);
   if (wants_gradient(self)) return all_to_all_single_autograd(self, output_splits, input_splits, group);
   const at::Tensor input = prepared(self);
@@ -298,6 +306,7 @@ at::Tensor all_to_all_single(const at::Tensor& self, const Splits& output_splits
 }
 
 at::Tensor broadcast(const at::Tensor& self, int source, const Group& group) {
+  const HiddenFromModes hidden;
   if (wants_gradient(self)) return broadcast_autograd(self, source, group);
   const auto& process_group = group.process_group();
   TORCH_CHECK_VALUE(source >= 0 && source < group.size(), "meshtorch: broadcast from rank ", source,
@@ -316,6 +325,7 @@ at::Tensor broadcast(const at::Tensor& self, int source, const Group& group) {
 }
 
 at::Tensor permute_tensor(const at::Tensor& self, const RankPairs& pairs, const Group& group, CallSite site) {
+  const HiddenFromModes hidden;
   const CalledFrom called_from(site);
   if (wants_gradient(self)) return permute_tensor_autograd(self, pairs, group);
   group.process_group();  // members only
@@ -345,6 +355,7 @@ at::Tensor permute_tensor(const at::Tensor& self, const RankPairs& pairs, const 
 }
 
 void barrier(const Group& group) {
+  const HiddenFromModes hidden;
   const auto& process_group = group.process_group();
   if (auto* memory = memory_backend_of(*process_group)) return barrier_in_memory(*memory, group);
   const GroupCall call(CallKind::barrier);

@@ -8,6 +8,7 @@
 #include <exception>
 #include <mutex>
 
+#include "comm/hidden_from_modes.h"
 #include "comm/key.h"
 
 namespace meshtorch::internal {
@@ -26,6 +27,7 @@ class Arrival : public c10::StorageImpl {
   const at::Tensor& get() {
     const std::scoped_lock lock(mutex_);
     if (finish_) {
+      const HiddenFromModes hidden;
       const auto finish = std::exchange(finish_, nullptr);
       try {
         data_ = finish().contiguous();

@@ -4,6 +4,7 @@
 
 #include "comm/agreement.h"
 #include "comm/gather_chunks.h"
+#include "comm/hidden_from_modes.h"
 #include "comm/transforms.h"
 #include "data_parallel/gradient_hook.h"
 #include "data_parallel/parameter_group.h"
@@ -14,6 +15,7 @@ namespace {
 // Shards and whole parameters are ordinary tensors, whatever the program computes with them: in inference
 // mode, in transforms of functions such as jvp.
 struct OrdinaryTensors {
+  HiddenFromModes hidden;
   c10::InferenceMode no_inference{false};
   at::NoGradGuard no_grad;
   OutsideTransforms no_transforms;

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "comm/group_call.h"
+#include "comm/hidden_from_modes.h"
 #include "comm/pending.h"
 #include "data_parallel/gradient_hook.h"
 #include "data_parallel/parameter_group.h"
@@ -83,8 +84,11 @@ void ParameterGroup::on_gradient(std::size_t index) {
   const at::Tensor gradient = std::exchange(slot, at::Tensor());
   if (!is_in_backward_) begin_backward(form_);
   at::Tensor& sum = unreduced_[index];
-  const at::NoGradGuard no_grad;
-  sum = sum.defined() ? sum + gradient : gradient;
+  {
+    const HiddenFromModes hidden;
+    const at::NoGradGuard no_grad;
+    sum = sum.defined() ? sum + gradient : gradient;
+  }
   const bool is_first = !has_gradient_[index];
   has_gradient_[index] = true;
   if (!settings_.syncs || !is_first) return;
@@ -107,6 +111,7 @@ void ParameterGroup::reduce_ready_buckets() {
 }
 
 void ParameterGroup::reduce(Bucket& bucket) {
+  const HiddenFromModes hidden;
   const CallOrigin origin(options_.name);
   std::vector<const ShardedParameter*> parameters;
   std::vector<ShardedParameter::Term> terms;
@@ -151,6 +156,7 @@ TermReduction ParameterGroup::reduction_of(Form form) {
 }
 
 void ParameterGroup::finish_reductions() {
+  const HiddenFromModes hidden;
   const CallOrigin origin(options_.name);
   const at::NoGradGuard no_grad;
   for (const auto& finish : std::exchange(reducing_, {})) {
@@ -185,6 +191,7 @@ void ParameterGroup::after_backward() {
 
 void ParameterGroup::settle_gradients() {
   const at::NoGradGuard no_grad;
+  std::optional<HiddenFromModes> hidden(std::in_place);
   std::vector<at::Tensor> arrived_for;
   for (const ReducedGradient& gradient : std::exchange(reduced_, {})) {
     const at::Tensor& parameter = gradient.parameter->tensor();
@@ -198,6 +205,7 @@ void ParameterGroup::settle_gradients() {
     const at::Tensor earlier = std::exchange(earlier_[i], at::Tensor());
     if (earlier.defined()) gradient = gradient.defined() ? earlier + gradient : earlier;
   }
+  hidden.reset();
   for (const at::Tensor& parameter : arrived_for) call_user_hooks(parameter);
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/hidden_from_modes.h"
 #include "dispatch/gradient_guard.h"
 #include "dispatch/handler.h"
 #include "dispatch/mixing.h"
@@ -48,6 +49,7 @@ bool counts_in_steps(const at::Tensor& t) {
 // A plain tensor that a user passes is refused here: inside, nothing tells it from one that the operator
 // made.
 void check_plain_arguments(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
+  const HiddenFromModes hidden;
   visit_tensors(info, arguments, [&](const at::Tensor& t, std::size_t argument, int element) {
     if (meta_of(t) != nullptr || is_one_number(t)) return;
     const std::string& name = info.arguments[argument].name;

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "comm/group_call.h"
+#include "comm/hidden_from_modes.h"
 #include "comm/host_tensor.h"
 #include "comm/rank_context.h"
 #include "comm/scatter.h"
@@ -73,6 +74,7 @@ using MakeLocal = std::function<at::Tensor(const Layout& layout, const at::Tenso
 // communication.
 DTensor make_new(const Shape& size, const DeviceMesh& mesh, const Placements& placements,
                  const at::TensorOptions& options, const MakeLocal& make) {
+  const HiddenFromModes hidden;
   check_new_sizes(size);
   const OutsideTransforms ordinary;
   MeshImpl& impl = impl_of(mesh);
@@ -99,6 +101,7 @@ at::Tensor held_indices(std::int64_t size, std::int64_t dim, const Layout& layou
 DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, const Placements& placements,
                           const DistributeOptions& options) {
   if (is_dtensor(tensor)) return check_distributed(tensor, mesh, placements);
+  const HiddenFromModes hidden;
   check_dense(tensor, "distribute_tensor");
   const OutsideTransforms ordinary;
   TORCH_CHECK(tensor.is_leaf(),

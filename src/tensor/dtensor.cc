@@ -6,6 +6,7 @@
 #include <ostream>
 
 #include "autograd/differentiable.h"
+#include "comm/hidden_from_modes.h"
 #include "comm/pending.h"
 #include "comm/transforms.h"
 #include "meshtorch/between_meshes.h"
@@ -28,6 +29,7 @@ namespace {
 // dims, which always has an element.
 at::Tensor shard_of(const at::Tensor& tensor) {
   const OutsideTransforms ordinary;
+  const HiddenFromModes hidden;
   const DTensorMeta& meta = distributed(tensor, "to_local");
   refresh(meta, Reader::this_rank);
   note_exposed(meta.local);
@@ -63,6 +65,23 @@ at::Tensor dense_like(const at::Tensor& gradient, const Shape& stride) {
   return at::empty_strided(gradient.sizes(), strides, gradient.options()).copy_(gradient);
 }
 
+// This rank's part of a gradient. Along an axis on which it shall be a pending sum and is none, all ranks
+// have equal terms.
+at::Tensor local_gradient(const at::Tensor& gradient, const Layout& wanted) {
+  const Layout& its = *distributed(gradient, "redistribute").layout;
+  Placements placements = wanted.placements;
+  std::int64_t terms = 1;
+  for (std::size_t axis = 0; axis < placements.size(); ++axis) {
+    if (!placements[axis].is_partial() || (its.mesh == wanted.mesh && its.placements[axis].is_partial()))
+      continue;
+    if (placements[axis].is_partial(ReduceOp::sum)) terms *= wanted.mesh->shape()[axis];
+    placements[axis] = Replicate();
+  }
+  const Layout* to = wanted.mesh->layout(placements);
+  const at::Tensor mine = DTensor(&its == to ? gradient : redistribute_tensor(gradient, to, {})).to_local();
+  return terms == 1 ? mine : mine / terms;
+}
+
 }  // namespace
 
 bool is_dtensor(const at::Tensor& tensor) { return tensor.defined() && meta_of(tensor) != nullptr; }
@@ -71,6 +90,7 @@ DTensor::DTensor(const at::Tensor& tensor) : at::Tensor(tensor) { distributed(te
 
 DTensor internal::made_of_local(const at::Tensor& local, const DeviceMesh& mesh, const Placements& placements,
                                 const FromLocalOptions& options, ReplicaValues values) {
+  const HiddenFromModes hidden;
   TORCH_CHECK_VALUE(!is_dtensor(local),
                     "meshtorch: from_local was given a distributed tensor\n  do: use redistribute");
   check_dense(local, "from_local");
@@ -121,18 +141,15 @@ DTensor internal::made_of_local(const at::Tensor& local, const DeviceMesh& mesh,
   }
   const Placements back = options.grad_placements.value_or(gradient_placements(layout->placements));
   const Layout* gradient_layout = checked_layout(impl, back, dims);
-  return differentiable(
-      "FromLocalBackward", local, wrapped,
-      // The mesh keeps the layout alive.
-      [gradient_layout, mesh, sizes = local.sizes().vec()](const at::Tensor& gradient) {
-        const DTensorMeta& its = distributed(gradient, "redistribute");
-        wait_pending(its.local);
-        const at::Tensor mine =
-            DTensor(its.layout == gradient_layout ? gradient
-                                                  : redistribute_tensor(gradient, gradient_layout, {}))
-                .to_local();
-        return gradient_layout->mesh->coordinate() ? mine : at::zeros(sizes, mine.options());
-      });
+  return differentiable("FromLocalBackward", local, wrapped,
+                        // The mesh keeps the layout alive.
+                        [gradient_layout, mesh, sizes = local.sizes().vec()](const at::Tensor& gradient) {
+                          const HiddenFromModes hidden_too;
+                          wait_pending(distributed(gradient, "redistribute").local);
+                          const at::Tensor mine = local_gradient(gradient, *gradient_layout);
+                          return gradient_layout->mesh->coordinate() ? mine
+                                                                     : at::zeros(sizes, mine.options());
+                        });
 }
 
 DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, const Placements& placements,

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "comm/collectives_in_memory.h"
+#include "comm/hidden_from_modes.h"
 #include "comm/reduce.h"
 #include "mesh/mesh_impl.h"
 #include "meshtorch/collectives.h"
@@ -185,6 +186,7 @@ std::shared_ptr<const Plan> plan_between(const Shape& shape, std::int64_t item_s
 at::Tensor redistribute_local(const at::Tensor& local, const Shape& shape, const Layout& from,
                               const Layout& to) {
   if (&from == &to) return local;
+  const HiddenFromModes hidden;
   if (from.mesh != to.mesh) {
     check_shard(local, local_shape_of(shape, from), shape, from);
     return cross_local(local, shape, from, to);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "comm/agreement.h"
+#include "comm/hidden_from_modes.h"
 #include "comm/host_tensor.h"
 #include "comm/rank_context.h"
 #include "tensor/execute.h"
@@ -103,6 +104,7 @@ RandomCall internal::take_random_call() {
 
 at::Tensor internal::random_local(const Shape& sizes, const Layout& layout, const at::TensorOptions& options,
                                   const Distribution& distribution) {
+  const HiddenFromModes hidden;
   check_new_sizes(sizes);
   const Layout* whole = layout.mesh->layout(gradient_placements(layout.placements));
   const at::Tensor local = at::empty(local_shape_of(sizes, *whole), options);

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "autograd/differentiable.h"
+#include "comm/hidden_from_modes.h"
 #include "comm/pending.h"
 #include "comm/transforms.h"
 #include "tensor/declare_layout.h"
@@ -15,6 +16,7 @@ namespace {
 
 at::Tensor moved(const at::Tensor& tensor, const Layout* to, const RedistributeOptions& options) {
   const OutsideTransforms ordinary;
+  const HiddenFromModes hidden;
   const DTensorMeta& meta = distributed(tensor, "redistribute");
   at::Tensor result = local_under(options.forward_dtype ? tensor.to(*options.forward_dtype) : tensor, *to);
   if (!options.async_op) wait_pending(result);
@@ -25,8 +27,7 @@ at::Tensor moved(const at::Tensor& tensor, const Layout* to, const RedistributeO
   at::Tensor made = wrap(std::move(result), to, tensor.sizes(), tensor.strides());
   // Ranks of two meshes may have made different numbers of tensors on them.
   distributed(made, "redistribute").origin =
-      meta.mesh.get() == to->mesh ? meta.origin
-                                  : origin_of_made("redistribute", *to, made.scalar_type());
+      meta.mesh.get() == to->mesh ? meta.origin : origin_of_made("redistribute", *to, made.scalar_type());
   return made;
 }
 

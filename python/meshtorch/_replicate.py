@@ -1,0 +1,19 @@
+"""replicate, under the name and with the arguments of torch.distributed._composable."""
+
+from . import fsdp
+
+# Arguments of PyTorch's that change where gradients lie in memory, and no result.
+_OF_MEMORY = {"device_id", "device_ids", "gradient_as_bucket_view", "static_graph"}
+
+
+def replicate(module, ignored_modules=None, *, device_mesh=None, mesh=None, mp_policy=None, **options):
+    """meshtorch.fsdp.replicate of the module over the mesh."""
+    taken = {name: options.pop(name) for name in ("bucket_cap_mb", "find_unused_parameters") if name in options}
+    unknown = sorted(set(options) - _OF_MEMORY)
+    if unknown or ignored_modules:
+        raise NotImplementedError(
+            f"meshtorch: replicate got {', '.join(unknown) or 'ignored_modules'}, which it does not have\n"
+            "  do: leave it out, or use torch.nn.parallel.DistributedDataParallel"
+        )
+    policy = {} if mp_policy is None else {"mp_policy": mp_policy}
+    return fsdp.replicate(module, mesh=device_mesh if mesh is None else mesh, **taken, **policy)
