@@ -9,6 +9,7 @@
 
 #include "meshtorch/implicit_replication.h"
 #include "meshtorch/loss_parallel.h"
+#include "operator/libtorch_version.h"
 
 namespace meshtorch {
 using namespace internal;
@@ -66,10 +67,11 @@ bool internal::is_one_number(const at::Tensor& t) {
 
 void internal::check_mixing(const OperatorInfo& info, const Operand& operand) {
   const bool is_made_inside = InsideComposite::is_any() || torch::autograd::get_current_node() != nullptr;
-  // x[[0, 2]]: the numbers stand in the program, which is the same on every rank.
-  const bool is_index = info.arguments[operand.argument].has_optional_elements;
-  // As PyTorch has it: the labels of a batch that every rank reads, and the weights of their classes.
   const std::string& name = info.arguments[operand.argument].name;
+  // x[[0, 2]]: the numbers stand in the program, which is the same on every rank.
+  const bool is_index = info.arguments[operand.argument].has_optional_elements ||
+                        (kAssignmentFillsIndices && name == "index" && info.name == "index_fill_.int_Scalar");
+  // As PyTorch has it: the labels of a batch that every rank reads, and the weights of their classes.
   const bool is_of_labels =
       is_loss_parallel() && (name == "target" || (name == "weight" && info.find("target").has_value()));
   // LibTorch says so where a rule of vmap makes plain numbers.
