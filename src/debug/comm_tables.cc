@@ -53,10 +53,10 @@ Json json_of(const CommCounts& counts) {
 CommCounts outside_modules(const CommCounts& all, const std::map<std::string, ModuleCommCounts>& modules,
                            CommCounts ModuleCommCounts::* phase) {
   CommCounts rest = all;
-  for (const auto& [path, counts] : modules) {
-    const auto is_inside = [&path](const auto& other) { return path.starts_with(other.first + "."); };
+  for (const auto& module : modules) {
+    const auto is_inside = [&](const auto& other) { return module.first.starts_with(other.first + "."); };
     if (std::any_of(modules.begin(), modules.end(), is_inside)) continue;
-    for (const auto& [collective, s] : (counts.*phase).statistics()) rest.at(collective).count -= s.count;
+    for (const auto& [collective, s] : (module.second.*phase).statistics()) rest.at(collective).count -= s.count;
   }
   return rest;
 }
