@@ -5,13 +5,13 @@
 #pragma once
 
 #include <cstdint>
-#include <source_location>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "meshtorch/api.h"
+#include "meshtorch/call_site.h"
 #include "meshtorch/group.h"
 #include "meshtorch/placement.h"
 
@@ -32,8 +32,6 @@ struct Reduction {
 
 using Splits = std::vector<std::int64_t>;
 using Tensors = std::vector<at::Tensor>;
-// Where a program calls a collective, which ranks compare: nobody has to give it.
-using CallSite = std::source_location;
 // (from, to) pairs of ranks of the group.
 using RankPairs = std::vector<std::pair<int, int>>;
 

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <source_location>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "meshtorch/api.h"
+#include "meshtorch/call_site.h"
 
 namespace meshtorch::internal {
 
@@ -53,7 +53,7 @@ struct SourceLine {
 class MESHTORCH_FOR_PYTHON CalledFrom {
  public:
   explicit CalledFrom(const SourceLine& line);
-  explicit CalledFrom(const std::source_location& at) : CalledFrom(SourceLine{at.file_name(), at.line()}) {}
+  explicit CalledFrom(const CallSite& at) : CalledFrom(SourceLine{at.file_name(), at.line()}) {}
   ~CalledFrom();
   CalledFrom(const CalledFrom&) = delete;
   CalledFrom& operator=(const CalledFrom&) = delete;
