@@ -71,6 +71,7 @@ class Version:
     def build(self):
         """What CMake says of this LibTorch, such as `2.15.0 (CUDA build)`, and whether the backend nccl was compiled."""
         text = self.log.read_text()
+        text = text[text.rindex("-- LibTorch ") :]  # the last time, with all that the tests need
         kind = re.search(r"LibTorch \S+ \((\w+) build\)", text)[1]
         if kind == "CUDA":
             kind += ", nccl not compiled" if "The backend nccl is not built" in text else ", nccl compiled"
