@@ -12,6 +12,7 @@
 #include "comm/tensor_calls.h"
 #include "comm/tensor_runs.h"
 #include "comm/wire.h"
+#include "mesh/layout.h"
 
 namespace meshtorch::internal {
 namespace {
