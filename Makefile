@@ -5,7 +5,7 @@ JOBS   ?= $(shell nproc)
 PYTHON = $(or $(MESHTORCH_PYTHON),.venv/bin/python)
 export MESHTORCH_PYTHON MESHTORCH_PIP_ARGS CMAKE_PREFIX_PATH
 
-.PHONY: help setup build demo test bench check sanitize soak format format-check tidy clean distclean
+.PHONY: help setup build demo test bench clients check sanitize soak format format-check tidy clean distclean
 .DEFAULT_GOAL := help
 
 help:            ## show this list
@@ -44,6 +44,11 @@ bench: build     ## run the benchmarks: benchmarks/results/*.json and docs/bench
 	@PYTHONPATH=$(BUILD)/python $(PYTHON) benchmarks/data_parallel.py --json benchmarks/results/data_parallel.json
 	@$(BUILD)/tools/meshtorch-run -n 4 --no-prefix $(BUILD)/benchmarks/sharded_memory
 	@$(PYTHON) benchmarks/page.py benchmarks/results docs
+
+CLIENTS ?= /tmp/meshtorch-clients
+clients: build   ## run torchtitan, transformers, accelerate and lightning on meshtorch and on PyTorch: docs/clients.md
+	@[ -d $(CLIENTS) ] || $(PYTHON) tools/clients.py --install --packages $(CLIENTS)
+	@$(PYTHON) tools/clients.py --packages $(CLIENTS) --pythonpath $(BUILD)/python
 
 check: setup     ## what a change must pass: format, clang-tidy on changed sources, each source compiled alone, all tests
 	@tools/format.sh --check
