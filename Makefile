@@ -8,7 +8,7 @@ export MESHTORCH_PYTHON MESHTORCH_LIBTORCH MESHTORCH_PIP_ARGS MESHTORCH_TORCH CM
 CMAKE  = $(if $(wildcard .venv/bin/cmake),.venv/bin/cmake,cmake)
 CTEST  = $(if $(wildcard .venv/bin/ctest),.venv/bin/ctest,ctest)
 
-.PHONY: help setup build demo test wheel package compat bench check sanitize soak format format-check tidy clean distclean
+.PHONY: help setup build demo test wheel package compat clients bench check sanitize soak format format-check tidy clean distclean
 .DEFAULT_GOAL := help
 
 help:            ## show this list
@@ -59,6 +59,11 @@ bench: build     ## run the benchmarks: benchmarks/results/*.json and docs/bench
 	@PYTHONPATH=$(BUILD)/python $(PYTHON) benchmarks/data_parallel.py --json benchmarks/results/data_parallel.json
 	@$(BUILD)/tools/meshtorch-run -n 4 --no-prefix $(BUILD)/benchmarks/sharded_memory
 	@$(PYTHON) benchmarks/page.py benchmarks/results docs
+
+CLIENTS ?= /tmp/meshtorch-clients
+clients: build   ## run torchtitan, transformers, accelerate and lightning on meshtorch and on PyTorch: docs/clients.md
+	@[ -d $(CLIENTS) ] || $(PYTHON) tools/clients.py --install --packages $(CLIENTS)
+	@$(PYTHON) tools/clients.py --packages $(CLIENTS) --pythonpath $(BUILD)/python
 
 check: setup     ## what a change must pass: format, clang-tidy on changed sources, each source compiled alone, all tests
 	@tools/format.sh --check

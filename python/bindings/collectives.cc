@@ -2,6 +2,7 @@
 #include "meshtorch/collectives.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <string_view>
 
@@ -85,7 +86,11 @@ void bind_shape_keeper(py::module_& m, const char* name, const Fn& fn, const Arg
       py::arg("self"), argument, py::arg("group"), py::arg("tag") = "");
 }
 
-using Text = const std::string&;
+// The name of a reduction: a text, or a ReduceOp of torch.distributed.
+struct ReductionName {
+  std::string text;
+};
+using Text = const ReductionName&;
 using One = const at::Tensor&;
 using Many = const Tensors&;
 
@@ -102,10 +107,10 @@ void bind_of_one_tensor(py::module_& m) {
   const py::arg self("self");
   const py::arg op("reduceOp");
   bind_shape_keeper<Text>(
-      m, "all_reduce", [](One t, Text o, const Group& g) { return all_reduce(t, o, g); }, op);
+      m, "all_reduce", [](One t, Text o, const Group& g) { return all_reduce(t, o.text, g); }, op);
   bind_shape_keeper<Text>(
-      m, "all_reduce_autograd", [](One t, Text o, const Group& g) { return all_reduce_autograd(t, o, g); },
-      op);
+      m, "all_reduce_autograd",
+      [](One t, Text o, const Group& g) { return all_reduce_autograd(t, o.text, g); }, op);
   bind_collective<One, std::int64_t>(
       m, "all_gather_tensor",
       [](One t, std::int64_t dim, const Group& g) { return all_gather_tensor(t, dim, g); }, self,
@@ -116,12 +121,14 @@ void bind_of_one_tensor(py::module_& m) {
       py::arg("gather_dim"));
   bind_collective<One, Text, std::int64_t>(
       m, "reduce_scatter_tensor",
-      [](One t, Text o, std::int64_t dim, const Group& g) { return reduce_scatter_tensor(t, o, dim, g); },
+      [](One t, Text o, std::int64_t dim, const Group& g) {
+        return reduce_scatter_tensor(t, o.text, dim, g);
+      },
       self, op, py::arg("scatter_dim"));
   bind_collective<One, Text, std::int64_t>(
       m, "reduce_scatter_tensor_autograd",
       [](One t, Text o, std::int64_t dim, const Group& g) {
-        return reduce_scatter_tensor_autograd(t, o, dim, g);
+        return reduce_scatter_tensor_autograd(t, o.text, dim, g);
       },
       self, op, py::arg("scatter_dim"));
   bind_shape_keeper<int>(
@@ -151,15 +158,16 @@ void bind_all_to_all(py::module_& m) {
 
 void bind_coalesced(py::module_& m) {
   bind_collective<Many, Text>(
-      m, "all_reduce_coalesced", [](Many t, Text o, const Group& g) { return all_reduce_coalesced(t, o, g); },
-      py::arg("self"), py::arg("reduceOp"));
+      m, "all_reduce_coalesced",
+      [](Many t, Text o, const Group& g) { return all_reduce_coalesced(t, o.text, g); }, py::arg("self"),
+      py::arg("reduceOp"));
   bind_collective<Many>(
       m, "all_gather_into_tensor_coalesced",
       [](Many t, const Group& g) { return all_gather_into_tensor_coalesced(t, g); }, py::arg("self"));
   bind_collective<Many, Text, const Splits&>(
       m, "reduce_scatter_tensor_coalesced",
       [](Many t, Text o, const Splits& dims, const Group& g) {
-        return reduce_scatter_tensor_coalesced(t, o, dims, g);
+        return reduce_scatter_tensor_coalesced(t, o.text, dims, g);
       },
       py::arg("inputs"), py::arg("reduceOp"), py::arg("scatter_dim"));
 }
@@ -167,6 +175,18 @@ void bind_coalesced(py::module_& m) {
 }  // namespace
 
 void bind_collectives(py::module_& m) {
+  py::class_<ReductionName>(m, "_ReductionName")
+      .def(py::init([](const std::string& name) { return ReductionName{name}; }))
+      .def(py::init([](const c10d::ReduceOp& op) {
+        const py::object kind = py::cast(op).attr("op");  // such as RedOpType.SUM
+        return ReductionName{kind.attr("name").cast<std::string>()};
+      }))
+      .def(py::init([](const c10d::ReduceOp::RedOpType& op) {
+        return ReductionName{py::cast(op).attr("name").cast<std::string>()};
+      }));
+  py::implicitly_convertible<py::str, ReductionName>();
+  py::implicitly_convertible<c10d::ReduceOp, ReductionName>();
+  py::implicitly_convertible<c10d::ReduceOp::RedOpType, ReductionName>();
   m.def("wait_tensor", &wait_tensor, py::arg("tensor"), WithoutGil());
   m.def("is_pending", &is_pending, py::arg("tensor"));
   bind_of_one_tensor(m);

@@ -39,12 +39,13 @@ std::vector<std::weak_ptr<ParameterGroup>> weak(const Groups& groups) {
 
 std::shared_ptr<ParameterGroup> make_sharded(const std::string& name, const Named& parameters,
                                              const std::vector<std::optional<Placement>>& placements,
+                                             const std::vector<OptionalType>& whole_types,
                                              const DeviceMesh& mesh, const std::optional<int>& ranks_after,
                                              const MixedPrecisionPolicy& precision) {
   std::vector<NamedParameter> members;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto& [key, tensor] = parameters[i];
-    members.push_back({key, tensor, shard_dim(key, tensor, placements[i])});
+    members.push_back({key, tensor, shard_dim(key, tensor, placements[i]), whole_types[i]});
   }
   return ParameterGroup::make(members, {.name = "fully_shard of " + name,
                                         .data = shard_mesh(mesh),
@@ -104,6 +105,9 @@ void bind_data_parallel(py::module_& m) {
            [](ParameterGroup& group, bool value) { group.settings().reshards_after_backward = value; })
       .def("set_unshard_in_backward",
            [](ParameterGroup& group, bool value) { group.settings().unshards_in_backward = value; })
+      .def("finalize_backward", &ParameterGroup::finalize_backward, WithoutGil())
+      .def("set_ends_backward_by_hand",
+           [](ParameterGroup& group, bool value) { group.settings().ends_backward_by_hand = value; })
       .def("set_gradient_divide_factor",
            [](ParameterGroup& group, double value) { group.settings().divisor = value; })
       .def("set_force_sum_reduction",

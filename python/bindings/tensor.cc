@@ -2,7 +2,6 @@
 #include <ATen/ATen.h>
 
 #include "bindings/bindings.h"
-#include "comm/pending.h"
 #include "mesh/mesh_impl.h"
 #include "meshtorch/distribute_module.h"
 #include "meshtorch/implicit_replication.h"
@@ -216,7 +215,6 @@ void bind_tensors(py::module_& m) {
         return held_ranges(shape, placements, impl_of(mesh));
       },
       "What this rank holds of each dim of a tensor of this shape.");
-  m.def("is_pending", &is_pending_tensor, "Whether the data of a plain tensor is still under way.");
   m.def("replace_data", &replace_data, py::arg("parameter"), py::arg("data"), WithoutGil(),
         "Gives a parameter other data, on another device if need be; it stays the same object.");
   m.def("check_replicates_over", &check_replicates_over, py::arg("tensor"), py::arg("mesh"));

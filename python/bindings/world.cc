@@ -216,6 +216,10 @@ void bind_worlds(py::module_& m) {
   m.def("make_shm_backend", &make_shm_for_torch, py::arg("store"), py::arg("rank"), py::arg("ranks"),
         py::arg("size"), py::arg("timeout"));
   m.def("is_world_of_torch", &is_world_of_torch);
+  m.def("set_group_of_axis",
+        [](const std::string& name, const std::vector<std::int64_t>& ranks, const py::handle& group) {
+          current_rank_or_null()->set_group_of_axis(name, ranks, shared(group));
+        });
   m.def("mesh_of_group", &mesh_of_group, py::arg("group"), py::arg("ranks"), py::arg("device_type"),
         py::arg("mesh_dim_names") = py::none());
   m.def(

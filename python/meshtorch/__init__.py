@@ -25,7 +25,7 @@ from ._C import (
     spawn,
 )
 from ._dtensor import DTensor
-from ._factories import empty, full, ones, rand, randn, zeros
+from ._factories import empty, full, linspace, logspace, ones, rand, randn, zeros
 from ._modules import distribute_module
 from .device_mesh import DeviceMesh, init_device_mesh
 from .experimental import implicit_replication, local_map
@@ -72,7 +72,9 @@ __all__ = [
     "init_process_group",
     "is_dtensor",
     "keep_layout",
+    "linspace",
     "local_map",
+    "logspace",
     "manual_seed",
     "move_module",
     "ones",

@@ -39,3 +39,24 @@ def rand(*size, **options):
 def randn(*size, **options):
     """Normal with mean 0 and variance 1, the same global tensor for any mesh and placements."""
     return _made(_C.randn, size, **options)
+
+
+def _cut(values, requires_grad=False, device_mesh=None, placements=None, layout=torch.strided):
+    if layout != torch.strided:
+        raise NotImplementedError(f"meshtorch: a distributed tensor of layout {layout}\n  do: use torch.strided")
+    mesh = _C.mesh_or_current(device_mesh)
+    return _C.distribute_tensor(values, mesh, placements, src_data_rank=None).requires_grad_(requires_grad)
+
+
+def _number(value):
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+def linspace(start, end, steps, *, dtype=None, **options):
+    """`steps` values from start to end. Each rank makes all of them and keeps its own."""
+    return _cut(torch.linspace(_number(start), _number(end), steps, dtype=dtype), **options)
+
+
+def logspace(start, end, steps, base=10.0, *, dtype=None, **options):
+    """`steps` values from base ** start to base ** end."""
+    return _cut(torch.logspace(_number(start), _number(end), steps, base=base, dtype=dtype), **options)

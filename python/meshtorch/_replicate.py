@@ -1,13 +1,17 @@
-"""replicate, under the name and with the arguments of torch.distributed._composable."""
+"""replicate of torch.distributed._composable, on a mesh of meshtorch: the mesh decides."""
 
-from . import fsdp
+from torch.distributed._composable.replicate import replicate as _plain_replicate
+
+from . import _C, fsdp
 
 # Arguments of PyTorch's that change where gradients lie in memory, and no result.
 _OF_MEMORY = {"device_id", "device_ids", "gradient_as_bucket_view", "static_graph"}
 
 
 def replicate(module, ignored_modules=None, *, device_mesh=None, mesh=None, mp_policy=None, **options):
-    """meshtorch.fsdp.replicate of the module over the mesh."""
+    """meshtorch.fsdp.replicate of the module over a mesh of meshtorch; without one, what PyTorch's is."""
+    if not isinstance(device_mesh or mesh, _C.DeviceMesh):
+        return _plain_replicate(module, ignored_modules, **({"device_mesh": device_mesh} if device_mesh else {}), **options)
     taken = {name: options.pop(name) for name in ("bucket_cap_mb", "find_unused_parameters") if name in options}
     unknown = sorted(set(options) - _OF_MEMORY)
     if unknown or ignored_modules:

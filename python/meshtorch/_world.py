@@ -17,10 +17,10 @@ _adopted = None
 _offered = {}
 # Where functions lie that are not the program's.
 _LIBRARIES = tuple(os.path.dirname(os.path.abspath(file)) + os.sep for file in (torch.__file__, __file__))
-# How groups that are about to be made are to be, by their ranks: (backend, options, description), None for what is usual.
-_wanted = {}
-# How the groups that meshes use were asked for, by their ranks: (backend, options).
-_made = {}
+# How the groups of mesh axes were asked for first: by (name of the axis, ranks), (backend, options), None for what is usual.
+_asked = {}
+# Those that were made for such an axis alone.
+_own = {}
 
 
 def _make_shm(wanted, _):
@@ -92,34 +92,32 @@ def _is_same_request(one, other):
     return (backend or usual) == (other_backend or usual) and _fields(options) == _fields(other_options)
 
 
-@contextmanager
-def groups_made_as(wanted):
-    """While it is open, groups of these ranks are made so. Those that exist already must not be asked for otherwise."""
-    for ranks, (backend, options, _) in wanted.items():
-        if (backend, options) == (None, None) or ranks not in _made or len(ranks) == 1:
+def take_requests(axes):
+    """Makes the groups of mesh axes that ask for a backend or options of their own. `axes`: {(name, ranks): (backend, options, description)}
+    of all axes that this rank is on. What an axis of a name and ranks was given first, it keeps."""
+    for (name, ranks), (backend, options, description) in axes.items():
+        known = _asked.setdefault((name, ranks), (backend, options))
+        if (backend, options) == (None, None) or len(ranks) == 1:
             continue  # a group of one rank sends nothing, whatever its backend
-        if not _is_same_request((backend, options), _made[ranks]):
+        if not _is_same_request((backend, options), known):
             raise ValueError(
-                f"meshtorch: backend_override asks for another group of ranks {list(ranks)}, which have one already\n"
+                f"meshtorch: backend_override asks for another group of ranks {list(ranks)}, which have one already on the axis {name}\n"
                 f"  asked: {backend or 'the usual backend'}, options {options}\n"
-                f"  there: {_made[ranks][0] or 'the usual backend'}, options {_made[ranks][1]}\n"
-                "  do: give backend_override to the first mesh that has these ranks on an axis"
+                f"  there: {known[0] or 'the usual backend'}, options {known[1]}\n"
+                "  do: give backend_override to the first mesh that has these ranks on an axis of this name"
             )
-    _wanted.update(wanted)
-    try:
-        yield
-    finally:
-        _wanted.clear()
+        if (name, ranks) not in _own and not _is_same_request((backend, options), (None, None)):
+            _own[name, ranks] = _new_group(list(ranks), name, backend, options, description)
+            _C.set_group_of_axis(name, list(ranks), _own[name, ranks])
 
 
-def _new_group(ranks):
+def _new_group(ranks, axis="", wanted=None, options=None, description=None):
     """Only the members come here, and nobody else may have to take part.
 
     So the name, under which members find each other, follows from the ranks alone: torch.distributed.new_group counts
     the groups that a rank has joined, and ranks with another past would wait for each other for ever.
     """
-    wanted, options, description = _wanted.get(tuple(ranks), (None, None, None))
-    name = "meshtorch:" + ",".join(map(str, ranks)) + (f":{wanted}" if wanted else "")
+    name = "meshtorch:" + ",".join(map(str, ranks)) + (f":{axis}:{wanted}" if axis else "")
     group = _group_named(name)  # of an earlier stay in this world
     if group is not None and options is None:
         return group
@@ -143,11 +141,8 @@ def _new_group(ranks):
 def make_group(ranks):
     """The group of these ranks, in this order, in torch.distributed. Called by the library on every member."""
     ranks = list(ranks)
-    _made.setdefault(tuple(ranks), _wanted.get(tuple(ranks), (None, None))[:2])
     if tuple(ranks) in _offered:
         return _offered[tuple(ranks)]
-    if _wanted.get(tuple(ranks), (None, None))[:2] != (None, None):
-        return _new_group(ranks)
     if ranks == list(range(dist.get_world_size())):
         return dist.group.WORLD
     return _new_group(ranks)
@@ -158,7 +153,8 @@ def leave():
     global _adopted
     _adopted = None
     _offered.clear()
-    _made.clear()
+    _asked.clear()
+    _own.clear()
     _C.leave_adopted_world()
 
 

@@ -75,16 +75,17 @@ def _overrides(backend_override, ndim, names):
     return found
 
 
-def _wanted_groups(ranks, overrides, names):
-    """How the groups of this rank along the axes of a tensor of ranks are to be made."""
+def _axes_of_rank(ranks, overrides, names):
+    """How the groups of this rank along the axes of a tensor of ranks are asked for: {(name, ranks): (backend, options, description)}."""
     place = (ranks == dist.get_rank()).nonzero()
     if len(place) == 0:
         return {}
-    wanted = {}
+    asked = {}
     for axis, (backend, options) in enumerate(overrides):
         line = ranks[tuple(slice(None) if a == axis else int(at) for a, at in enumerate(place[0]))]
-        wanted[tuple(line.tolist())] = backend, options, f"mesh_{names[axis] if names else f'dim_{axis}'}"
-    return wanted
+        name = names[axis] if names else f"dim_{axis}"
+        asked[name, tuple(line.tolist())] = backend, options, f"mesh_{name}"
+    return asked
 
 
 def _made_with(make, ranks, overrides, names):
@@ -97,10 +98,14 @@ def _made_with(make, ranks, overrides, names):
                 "\n  do: call torch.distributed.init_process_group first"
             )
         return make()
-    if is_overridden:
-        _world.ensure()
-    with _world.groups_made_as(_wanted_groups(ranks, overrides, names)):
-        return make()
+    if not is_overridden:
+        mesh = make()
+        if _C.is_world_of_torch():  # and not one of ranks that are threads
+            _world.take_requests(_axes_of_rank(ranks, overrides, names))
+        return mesh
+    _world.ensure()
+    _world.take_requests(_axes_of_rank(ranks, overrides, names))
+    return make()
 
 
 def init_device_mesh(device_type, mesh_shape, *, mesh_dim_names=None, backend_override=None):
@@ -176,7 +181,8 @@ def _unflatten(self, dim, mesh_sizes, mesh_dim_names, backend_override=None):
     if backend_override is None:
         return make()
     axis = self.mesh_dim_names.index(dim) if isinstance(dim, str) else dim
-    return _made_with(make, self.mesh.unflatten(axis, tuple(mesh_sizes)), _around(self, axis, overrides), None)
+    names = self.mesh_dim_names and (*self.mesh_dim_names[:axis], *mesh_dim_names, *self.mesh_dim_names[axis + 1 :])
+    return _made_with(make, self.mesh.unflatten(axis, tuple(mesh_sizes)), _around(self, axis, overrides), names)
 
 
 def _around(mesh, axis, overrides):

@@ -4,9 +4,9 @@ Parameters stay the same objects: DTensors between steps, whole while their modu
 """
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
-from typing import Optional, Union
+from typing import Callable, Optional, Union
 
 import torch
 
@@ -17,6 +17,7 @@ __all__ = [
     "CPUOffloadPolicy",
     "DataParallelMeshDims",
     "FSDPModule",
+    "GradientReductionHandle",
     "MixedPrecisionPolicy",
     "OffloadPolicy",
     "UnshardHandle",
@@ -36,9 +37,21 @@ class MixedPrecisionPolicy:
     reduce_dtype: Optional[torch.dtype] = None
     output_dtype: Optional[torch.dtype] = None
     cast_forward_inputs: bool = True
+    # The type of one parameter while it is whole: its own, param_dtype, or None for that.
+    param_dtype_override_fn: Optional[Callable[[torch.nn.Parameter], Optional[torch.dtype]]] = field(default=None, kw_only=True)
 
     def _to_c(self):
         return _C._Precision(self.param_dtype, self.reduce_dtype, self.output_dtype, self.cast_forward_inputs)
+
+    def _type_of(self, name, parameter):
+        """The type of this parameter while it is whole, if it is said by itself."""
+        dtype = self.param_dtype_override_fn(parameter) if self.param_dtype_override_fn else None
+        if dtype is not None and dtype not in (self.param_dtype, parameter.dtype):
+            raise ValueError(
+                f"meshtorch: param_dtype_override_fn gave {dtype} for {name}\n  its type: {parameter.dtype}, param_dtype: {self.param_dtype}\n"
+                "  do: give one of these, or None for param_dtype"
+            )
+        return dtype
 
 
 @dataclass
@@ -121,6 +134,19 @@ class UnshardHandle:
     def wait(self):
         """Waits until the parameters are whole; forward does so by itself."""
         self._group.unshard()
+
+
+class GradientReductionHandle:
+    """Reductions that finalize_backward(async_op=True) leaves under way."""
+
+    def __init__(self, groups):
+        self._groups = groups
+
+    def wait(self):
+        """Waits for them; gradients are there then."""
+        for group in self._groups:
+            group.finalize_backward()
+        self._groups = []
 
 
 def _ranks_after_forward(value):
@@ -238,6 +264,21 @@ class FSDPModule:
     def set_is_last_backward(self, is_last_backward):
         """Nothing depends on it here: each backward pass ends by itself."""
 
+    def set_manual_backward_finalization(self, enabled):
+        """Whether backward passes are left open, until finalize_backward() reduces what is left and gives gradients to the parameters."""
+        for group in self._groups(recurse=True):
+            group.set_ends_backward_by_hand(enabled)
+
+    def finalize_backward(self, *, async_op=False):
+        """Ends the backward passes since the last call, of which those before the last reduced nothing (set_requires_gradient_sync)."""
+        handle = GradientReductionHandle(self._groups(recurse=True))
+        if async_op:
+            return handle
+        handle.wait()
+
+    def set_keep_unsharded_storage(self, keep, *, recurse=True):
+        """Nothing depends on it here: there are no graphs of a device that would hold addresses of parameters."""
+
     def set_post_optim_event(self, event):
         """Nothing depends on it here: what the optimiser does is done when it returns."""
 
@@ -257,7 +298,12 @@ class FSDPModule:
     def _apply(self, fn, recurse=True):
         """Where torch makes other parameters, as to_empty() does, the old objects, which the group knows, take their data."""
         before = [(m, name, p) for m in self.modules() for name, p in m._parameters.items() if p is not None]
-        result = super()._apply(fn, recurse)
+        swaps = torch.__future__.get_swap_module_params_on_conversion()
+        torch.__future__.set_swap_module_params_on_conversion(False)  # the group holds the parameters, and takes their data itself
+        try:
+            result = super()._apply(fn, recurse)
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(swaps)
         for m, name, old in before:
             new = m._parameters[name]
             if new is not old and _C._group_of(old) is not None:
@@ -281,7 +327,7 @@ def _as_fsdp(module):
 
 def _refuse_deepcopy(self, memo):
     raise AssertionError(
-        f"meshtorch: a module of fully_shard does not support deepcopy: {type(self).__name__}\n"
+        f"meshtorch: FSDP does not support deepcopy: a module of fully_shard, {type(self).__name__}\n"
         "  do: copy it before, or load its state into a module of the same shape"
     )
 
@@ -312,7 +358,8 @@ def fully_shard(
             )
         if hasattr(part, "_meshtorch_group"):
             raise AssertionError(
-                f"meshtorch: fully_shard was called on this module before: {type(part).__name__}\n"
+                "meshtorch: Each distinct composable distributed API can only be applied to a module once.\n"
+                f"  fully_shard was called on this module before: {type(part).__name__}\n"
                 "  do: call it once, on layers first and on the whole at last"
             )
     if dp_mesh_dims is not None:
@@ -332,7 +379,8 @@ def fully_shard(
     if dp_mesh_dims is not None and not dp_mesh_dims.shard_names:
         group = _C._replicated_group(name, parameters, [], mesh, 25 * 2**20, False, mp_policy._to_c())
     else:
-        group = _C._sharded_group(name, parameters, placements, mesh, ranks_after_forward, mp_policy._to_c())
+        types = [mp_policy._type_of(*named) for named in parameters]
+        group = _C._sharded_group(name, parameters, placements, types, mesh, ranks_after_forward, mp_policy._to_c())
     add_hooks(modules, group, parameters)
     for part in modules:
         _as_fsdp(part)

@@ -80,6 +80,18 @@ def reduce_scatter_tensor_inplace(output, input, op="sum", group=None, async_op=
     return output.copy_(reduce_scatter_tensor(input, op, scatter_dim, group, tag))
 
 
+def reduce_scatter_inplace(output, input_list, op="sum", group=None, async_op=False, tag=""):
+    """Of one tensor for each rank, all of the output's shape, the sum of this rank's."""
+    _waits(async_op)
+    if any(part.shape != output.shape for part in input_list):
+        raise AssertionError(
+            "meshtorch: reduce_scatter_inplace takes tensors of the output's shape\n"
+            f"  output: {list(output.shape)}\n  tensors: {[list(part.shape) for part in input_list]}\n  do: use reduce_scatter_tensor"
+        )
+    rows = torch.stack([part.reshape(-1) for part in input_list])
+    return output.copy_(reduce_scatter_tensor(rows, op, 0, group, tag).view(output.shape))
+
+
 def all_reduce_inplace(tensor, op="sum", group=None, async_op=False, tag=""):
     _waits(async_op)
     return tensor.copy_(all_reduce(tensor, op, group, tag))

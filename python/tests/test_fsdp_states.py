@@ -87,3 +87,35 @@ def test_tied_weights_that_a_state_dict_assigns_stay_tied(w):
             model(tokens).square().mean().backward()
         assert net.head.weight is net.embedding.weight
         same_gradients(w, net, plain)
+
+
+def change_types_by_swapping(w):
+    net, _ = pair(w)
+    before = [id(p) for p in net.parameters()]
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        net.float()
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    assert [id(p) for p in net.parameters()] == before
+    assert {p.dtype for p in net.parameters()} == {torch.float32}
+    net(ones().float()).sum().backward()
+    assert {p.grad.dtype for p in net.parameters()} == {torch.float32}
+
+
+def test_types_change_also_where_torch_would_swap_parameters(gloo_ranks):
+    gloo_ranks(change_types_by_swapping, size=2)
+
+
+def replicate_on_no_mesh_of_ours(w):
+    from meshtorch._replicate import replicate
+    from torch.distributed._composable.replicate import DDP
+
+    plain = replicate(nn.Linear(4, 4))
+    assert isinstance(plain, DDP) and not isinstance(plain.weight, DTensor)
+    ours = replicate(nn.Linear(4, 4), device_mesh=w.mesh(), bucket_cap_mb=1, gradient_as_bucket_view=True)
+    assert isinstance(ours.weight, DTensor)
+
+
+def test_replicate_of_torch_is_its_own_without_a_mesh(gloo_ranks):
+    gloo_ranks(replicate_on_no_mesh_of_ours, size=2)

@@ -183,10 +183,14 @@ def test_axes_have_backends_of_their_own(w):
     if w.rank < 3:
         group = mesh.get_group("odd")
         assert (group._get_backend_name(), group.group_desc) == ("custom", "mesh_odd")
-        with pytest.raises(ValueError, match="which have one already\n  asked: gloo, options None\n  there: fake"):
-            init_device_mesh("cpu", (3,), backend_override={0: "gloo"})
-        again = init_device_mesh("cpu", (3,), mesh_dim_names=("other",), backend_override={"other": "fake"})
-        assert again.get_group("other") == group
+        with pytest.raises(ValueError, match="one already on the axis odd\n  asked: gloo, options None\n  there: fake"):
+            init_device_mesh("cpu", (3,), mesh_dim_names=("odd",), backend_override={"odd": "gloo"})
+        again = init_device_mesh("cpu", (3,), mesh_dim_names=("odd",), backend_override={"odd": "fake"})
+        assert again.get_group("odd") == mesh["odd"].get_group() == group
+        # Another axis of these ranks is no such axis: it communicates.
+        usual = init_device_mesh("cpu", (3,), mesh_dim_names=("usual",))
+        assert usual.get_group("usual") != group
+        assert distribute_tensor(torch.arange(3.0) + w.rank, usual, [Shard(0)]).full_tensor().tolist() == [0, 1, 2]
     with pytest.raises(RuntimeError, match="Found redundant dim index 0 and name dp"):
         init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"), backend_override={"dp": "gloo", 0: "gloo"})
     with pytest.raises(RuntimeError, match=r"Found invalid keys in backend_override: got \['cp'\]"):
@@ -204,11 +208,11 @@ def test_a_backend_may_be_asked_for_again(w):
         assert world._unflatten(0, (1, 5), ("pp", "n"), backend_override={"n": "gloo"}).shape == (1, 5)  # as it is
         options = torch.distributed.ProcessGroupGloo._Options()
         options._timeout = timedelta(seconds=77)
-        assert init_device_mesh("cpu", (4,), backend_override={0: options}).shape == (4,)
+        assert init_device_mesh("cpu", (4,), mesh_dim_names=("own",), backend_override={0: options}).shape == (4,)
     if w.rank < 4:
         options._timeout = timedelta(seconds=78)
         with pytest.raises(ValueError, match="which have one already"):
-            init_device_mesh("cpu", (4,), backend_override={0: options})
+            init_device_mesh("cpu", (4,), mesh_dim_names=("own",), backend_override={0: options})
 
 
 class Pair(torch.nn.Module):

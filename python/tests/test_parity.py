@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 PAGE = Path(__file__).parents[2] / "docs" / "parity.md"
 MODULES = {
@@ -19,10 +20,17 @@ MODULES = {
 }
 
 
+INSTALLED = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
 def rows(module):
-    """{name: status} of the module's table."""
+    """{name: (status, the version of PyTorch that has it first)} of the module's table; (0, 0): the oldest that meshtorch works with."""
     section = PAGE.read_text().split(f"\n## {module}\n")[1].split("\n## ")[0]
-    return dict(re.findall(r"^\| `([\w.]+)` \| (\w+) \|", section, re.MULTILINE))
+    found = {}
+    for name, status, notes in re.findall(r"^\| `([\w.]+)` \| (\w+) \|(.*)$", section, re.MULTILINE):
+        since = re.search(r"since (\d+)\.(\d+)", notes)
+        found[name] = status, tuple(map(int, since.groups())) if since else (0, 0)
+    return found
 
 
 def public_names(module):
@@ -49,8 +57,8 @@ def test_every_public_name_is_listed_truly(module):
     theirs, ours = importlib.import_module(module), importlib.import_module(MODULES[module])
     table = rows(module)
     assert public_names(theirs) <= set(table)
-    for name, status in table.items():
-        assert find(theirs, name) is not None, f"PyTorch has no {module}.{name}"
+    for name, (status, since) in table.items():
+        assert (find(theirs, name) is not None) == (since <= INSTALLED), f"PyTorch {INSTALLED} and {module}.{name}, since {since}"
         assert status in ("same", "different", "missing")
         is_here = find(ours, name) is not None or name in ("DTensor.device_mesh", "DTensor.placements")
         assert is_here == (status != "missing"), f"{name} is said to be {status}"

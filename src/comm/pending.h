@@ -5,8 +5,6 @@
 
 #include <functional>
 
-#include "meshtorch/api.h"
-
 namespace meshtorch::internal {
 
 // A contiguous tensor of this shape. `finish` blocks until the data is there and gives it, of the same shape;
@@ -15,7 +13,7 @@ at::Tensor make_pending(c10::IntArrayRef sizes, const at::TensorOptions& options
                         std::function<at::Tensor()> finish);
 
 // Whether the data of `tensor` has not been asked for yet.
-MESHTORCH_FOR_PYTHON bool is_pending_tensor(const at::Tensor& tensor);
+bool is_pending_tensor(const at::Tensor& tensor);
 // Waits if the tensor is pending; from then on it is a plain tensor.
 void wait_pending(const at::Tensor& tensor);
 

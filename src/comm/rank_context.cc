@@ -64,6 +64,10 @@ void RankContext::leave() {
     group->is_left = true;
     ended.push_back(std::move(group->process_group));
   }
+  for (const auto& [axis, group] : groups_of_axes_) {
+    group->is_left = true;
+    ended.push_back(std::move(group->process_group));
+  }
   store = std::move(world_.store);
 }
 
@@ -101,18 +105,37 @@ std::shared_ptr<const GroupImpl> RankContext::group(const std::vector<std::int64
   return made;
 }
 
-std::shared_ptr<GroupImpl> RankContext::make_group(const std::vector<std::int64_t>& ranks) const {
+std::shared_ptr<GroupImpl> RankContext::new_group(const std::vector<std::int64_t>& ranks) const {
   auto made = std::make_shared<GroupImpl>();
   made->ranks = ranks;
   made->owner = this;
   made->owner_rank = world_.rank;
   const auto self = std::find(ranks.begin(), ranks.end(), world_.rank);
-  if (self != ranks.end()) {
-    made->rank = static_cast<int>(self - ranks.begin());
+  if (self != ranks.end()) made->rank = static_cast<int>(self - ranks.begin());
+  return made;
+}
+
+std::shared_ptr<GroupImpl> RankContext::make_group(const std::vector<std::int64_t>& ranks) const {
+  auto made = new_group(ranks);
+  if (made->rank >= 0)
     made->process_group =
         world_.make_group ? world_.make_group(ranks) : make_process_group(world_, ranks, made->rank);
-  }
   return made;
+}
+
+std::shared_ptr<const GroupImpl> RankContext::group_of_axis(const std::string& name,
+                                                            const std::vector<std::int64_t>& ranks) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = groups_of_axes_.find({name, ranks});
+  return found == groups_of_axes_.end() ? nullptr : found->second;
+}
+
+void RankContext::set_group_of_axis(const std::string& name, const std::vector<std::int64_t>& ranks,
+                                    c10::intrusive_ptr<c10d::ProcessGroup> process_group) {
+  auto made = new_group(ranks);
+  made->process_group = std::move(process_group);
+  const std::scoped_lock lock(mutex_);
+  groups_of_axes_[{name, ranks}] = std::move(made);
 }
 
 void RankContext::leave_groups() {
@@ -131,10 +154,13 @@ std::shared_ptr<const GroupImpl> RankContext::find_group(const std::vector<std::
 std::shared_ptr<const GroupImpl> RankContext::find_group(
     const c10::intrusive_ptr<c10d::ProcessGroup>& process_group) {
   const std::scoped_lock lock(mutex_);
-  const auto found = std::find_if(groups_.begin(), groups_.end(), [&](const auto& entry) {
-    return entry.second->process_group == process_group;
-  });
-  return found == groups_.end() ? nullptr : found->second;
+  for (const auto& [ranks, group] : groups_) {
+    if (group->process_group == process_group) return group;
+  }
+  for (const auto& [axis, group] : groups_of_axes_) {
+    if (group->process_group == process_group) return group;
+  }
+  return nullptr;
 }
 
 std::shared_ptr<MeshImpl> RankContext::intern(const std::string& content,

@@ -60,6 +60,12 @@ class MESHTORCH_FOR_PYTHON RankContext {
   bool is_left() const { return is_left_; }
   // The group of these ranks, made at the first call and kept.
   std::shared_ptr<const GroupImpl> group(const std::vector<std::int64_t>& ranks);
+  // The group that mesh axes of this name and these ranks use in the place of that; null if there is none.
+  std::shared_ptr<const GroupImpl> group_of_axis(const std::string& name,
+                                                 const std::vector<std::int64_t>& ranks);
+  // Lets them use this one.
+  void set_group_of_axis(const std::string& name, const std::vector<std::int64_t>& ranks,
+                         c10::intrusive_ptr<c10d::ProcessGroup> process_group);
   // A group that was made before, by its ranks or its process group; null if there is none.
   std::shared_ptr<const GroupImpl> find_group(const std::vector<std::int64_t>& ranks);
   std::shared_ptr<const GroupImpl> find_group(const c10::intrusive_ptr<c10d::ProcessGroup>& process_group);
@@ -77,9 +83,12 @@ class MESHTORCH_FOR_PYTHON RankContext {
   World world_;
   std::shared_ptr<const GroupImpl> default_group_;
   std::shared_ptr<GroupImpl> make_group(const std::vector<std::int64_t>& ranks) const;
+  // Without a process group.
+  std::shared_ptr<GroupImpl> new_group(const std::vector<std::int64_t>& ranks) const;
 
   std::mutex mutex_;  // never held while a group is made, which waits for other ranks
   std::map<std::vector<std::int64_t>, std::shared_ptr<GroupImpl>> groups_;
+  std::map<std::pair<std::string, std::vector<std::int64_t>>, std::shared_ptr<GroupImpl>> groups_of_axes_;
   std::map<std::vector<std::int64_t>, std::shared_future<void>> being_made_;
   std::atomic<bool> is_left_ = false;
   std::map<std::string, std::shared_ptr<MeshImpl>> meshes_;

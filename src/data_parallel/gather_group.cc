@@ -29,7 +29,7 @@ void ParameterGroup::take_memory() {
   std::optional<at::Device> device;
   for (const ShardedParameter& p : parameters_) {
     if (!p.dim()) continue;
-    parts.push_back({p.whole_shape(), whole_type(p.tensor())});
+    parts.push_back({p.whole_shape(), whole_type(p)});
     device = p.tensor().device();
   }
   if (parts.empty()) return;
@@ -42,7 +42,7 @@ std::int64_t ParameterGroup::gathered_bytes() const {
   for (const ShardedParameter& p : parameters_) {
     if (p.dim())
       bytes += c10::multiply_integers(p.whole_shape()) *
-               static_cast<std::int64_t>(c10::elementSize(whole_type(p.tensor())));
+               static_cast<std::int64_t>(c10::elementSize(whole_type(p)));
   }
   return bytes;
 }
@@ -92,7 +92,7 @@ void ParameterGroup::start_gather() {
   take_memory();
   for (const ShardedParameter& p : parameters_) {
     if (!p.dim()) continue;
-    if (kept_parts_.empty()) chunks.push_back(p.shard().to(whole_type(p.tensor())));
+    if (kept_parts_.empty()) chunks.push_back(p.shard().to(whole_type(p)));
     dims.push_back(*p.dim());
   }
   const Tensors wholes = dims.empty() ? Tensors() : memory_->tensors();
@@ -138,7 +138,7 @@ void ParameterGroup::unshard(Form form) {
   gathering_.reset();
   std::size_t next = 0;
   for (ShardedParameter& p : parameters_)
-    p.show(form, p.dim() ? memory_->tensors()[next++] : p.shard().to(whole_type(p.tensor())));
+    p.show(form, p.dim() ? memory_->tensors()[next++] : p.shard().to(whole_type(p)));
   form_ = form;
 }
 

@@ -16,16 +16,14 @@ void ParameterGroup::make_buckets() {
   at::ScalarType last = at::ScalarType::Undefined;
   // Gradients come about in the reverse order of the parameters.
   for (std::size_t i = parameters_.size(); i-- > 0;) {
-    const at::Tensor& parameter = parameters_[i].tensor();
-    const at::ScalarType type = options_.precision.reduce_dtype.value_or(whole_type(parameter));
+    const at::ScalarType type = options_.precision.reduce_dtype.value_or(whole_type(parameters_[i]));
     const auto& limit = buckets_.size() <= 1 ? options_.first_bucket_bytes : options_.bucket_bytes;
     auto bucket = buckets_.end();
     if (limit) {
       if (!buckets_.empty() && last == type && bytes < *limit) bucket = buckets_.end() - 1;
     } else {
       bucket = std::ranges::find_if(buckets_, [&](const Bucket& b) {
-        return options_.precision.reduce_dtype.value_or(whole_type(parameters_[b.members[0]].tensor())) ==
-               type;
+        return options_.precision.reduce_dtype.value_or(whole_type(parameters_[b.members[0]])) == type;
       });
     }
     if (bucket == buckets_.end()) {
@@ -69,7 +67,8 @@ void ParameterGroup::begin_backward(Form form) {
     earlier_[i] = std::exchange(gradient, at::Tensor());
   }
   at_end_of_backward([group = weak_from_this()] {
-    if (const auto alive = group.lock()) alive->after_backward();
+    const auto alive = group.lock();
+    if (alive && !alive->settings_.ends_backward_by_hand) alive->after_backward();
   });
 }
 

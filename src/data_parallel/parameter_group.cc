@@ -69,7 +69,8 @@ std::shared_ptr<ParameterGroup> ParameterGroup::make(const std::vector<NamedPara
 
 ParameterGroup::ParameterGroup(const std::vector<NamedParameter>& parameters, ParameterGroupOptions options)
     : options_(std::move(options)) {
-  for (const NamedParameter& p : parameters) parameters_.emplace_back(p.name, p.tensor, options_.data, p.dim);
+  for (const NamedParameter& p : parameters)
+    parameters_.emplace_back(p.name, p.tensor, options_.data, p.dim, p.whole_type);
   if (const auto reshards = options_.reshard_after_forward) set_reshard_after_forward(*reshards);
   for (ShardedParameter& p : parameters_) p.distribute(options_.data, options_.source);
   earlier_.resize(parameters_.size());
@@ -97,9 +98,11 @@ std::vector<std::shared_ptr<ParameterGroup>> ParameterGroup::of(const std::vecto
   return groups;
 }
 
-at::ScalarType ParameterGroup::whole_type(const at::Tensor& parameter) const {
+at::ScalarType ParameterGroup::whole_type(const ShardedParameter& parameter) const {
+  if (parameter.whole_type()) return *parameter.whole_type();
   const auto& type = options_.precision.param_dtype;
-  return type && parameter.is_floating_point() ? *type : parameter.scalar_type();
+  const at::Tensor& tensor = parameter.tensor();
+  return type && tensor.is_floating_point() ? *type : tensor.scalar_type();
 }
 
 Form ParameterGroup::form_for(const std::vector<at::Tensor*>& inputs) const {
@@ -158,7 +161,7 @@ void ParameterGroup::keep_hooks() {
 
 void ParameterGroup::before_forward(const std::vector<at::Tensor*>& inputs) {
   const bool is_again = is_running_backward();  // what a backward pass computes again
-  if (is_in_backward_ && !is_again) abandon_backward();
+  if (is_in_backward_ && !is_again && !settings_.ends_backward_by_hand) abandon_backward();
   keep_hooks();
   std::shared_ptr<ParameterGroup> next;
   if (!is_again && order_) {

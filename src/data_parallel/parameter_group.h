@@ -24,6 +24,8 @@ struct NamedParameter {
   std::string name;
   at::Tensor tensor;
   std::optional<std::int64_t> dim;  // that is split; nothing: replicated
+  // Of the whole parameter, in the place of the type that the group's policy says.
+  std::optional<at::ScalarType> whole_type = std::nullopt;
 };
 
 struct ParameterGroupOptions {
@@ -82,7 +84,8 @@ class MESHTORCH_FOR_PYTHON ParameterGroup : public std::enable_shared_from_this<
     bool syncs_copies = true;  // over the axis of copies, too
     bool reshards_after_backward = true;
     bool unshards_in_backward = true;
-    bool sums_only = false;  // divides by itself
+    bool ends_backward_by_hand = false;  // see finalize_backward
+    bool sums_only = false;              // divides by itself
     std::optional<double> divisor =
         std::nullopt;  // of gradients; nothing: the number of ranks, 1 of whole batches
     std::function<void(const at::Tensor&)> on_reduced = {};
@@ -95,6 +98,10 @@ class MESHTORCH_FOR_PYTHON ParameterGroup : public std::enable_shared_from_this<
   bool requires_gradient_sync() const { return settings_.syncs; }
   void set_reshard_after_forward(ReshardAfterForward value);
   void set_counts_unused(bool value);
+
+  // Ends a backward pass that settings().ends_backward_by_hand has left open: reduces what is left, and gives
+  // gradients to the parameters.
+  void finalize_backward() { after_backward(); }
 
   // Called when autograd has set the gradient of a parameter.
   void on_gradient(std::size_t index);
@@ -117,7 +124,7 @@ class MESHTORCH_FOR_PYTHON ParameterGroup : public std::enable_shared_from_this<
   ParameterGroup(const std::vector<NamedParameter>& parameters, ParameterGroupOptions options);
   void make_buckets();
   Form form_for(const std::vector<at::Tensor*>& inputs) const;
-  at::ScalarType whole_type(const at::Tensor& parameter) const;
+  at::ScalarType whole_type(const ShardedParameter& parameter) const;
   void keep_hooks();
   // "\n  of fully_shard of Net: weight, bias": those on the meta device, empty if there are none.
   std::string names_without_data() const;

@@ -106,8 +106,8 @@ at::Tensor first_shard(at::Tensor whole, const DataMesh& data, const std::option
 }  // namespace
 
 ShardedParameter::ShardedParameter(std::string name, at::Tensor parameter, const DataMesh& data,
-                                   std::optional<std::int64_t> dim)
-    : name_(std::move(name)), parameter_(std::move(parameter)), dim_(dim) {
+                                   std::optional<std::int64_t> dim, std::optional<at::ScalarType> whole_type)
+    : name_(std::move(name)), parameter_(std::move(parameter)), dim_(dim), whole_type_(whole_type) {
   const DTensorMeta* meta = meta_of(parameter_);
   if (meta != nullptr) {
     other_mesh_ = meta->mesh;

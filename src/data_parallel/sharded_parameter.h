@@ -23,7 +23,7 @@ class ShardedParameter {
   // Of a parameter that is plain or on other axes of the same mesh, split along `dim` (nothing: replicated).
   // Checks that this can be; nothing is changed or sent.
   ShardedParameter(std::string name, at::Tensor parameter, const DataMesh& data,
-                   std::optional<std::int64_t> dim);
+                   std::optional<std::int64_t> dim, std::optional<at::ScalarType> whole_type = std::nullopt);
   // Brings it into its sharded form. `source` is the rank whose values count; none: each rank's own.
   void distribute(const DataMesh& data, std::optional<int> source);
 
@@ -34,6 +34,8 @@ class ShardedParameter {
   const at::Tensor& tensor() const { return parameter_; }
   // The dim that the data axis splits.
   const std::optional<std::int64_t>& dim() const { return dim_; }
+  // The type that it has whole, if that is its own affair.
+  const std::optional<at::ScalarType>& whole_type() const { return whole_type_; }
   // What this rank holds whole: of the parameter, or of its part on the other axes.
   const Shape& whole_shape() const { return whole_shape_; }
   const Layout& sharded_layout() const { return *sharded_layout_; }
@@ -61,6 +63,7 @@ class ShardedParameter {
   std::string name_;
   at::Tensor parameter_;
   std::optional<std::int64_t> dim_;
+  std::optional<at::ScalarType> whole_type_;
   std::shared_ptr<MeshImpl> mesh_;        // all axes of the parameter
   std::vector<std::size_t> data_axes_;    // in that mesh
   std::shared_ptr<MeshImpl> other_mesh_;  // null: the parameter was plain

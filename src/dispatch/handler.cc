@@ -4,6 +4,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <functional>
+#include <set>
+#include <string_view>
 
 #include "comm/group_call.h"
 #include "comm/last_words.h"
@@ -251,6 +254,12 @@ CallKey Handler::key() const {
 void Handler::run_locally(const Decision& decision, bool is_first) {
   const RecordedCall recorded(info_, operands_, c10::ArrayRef<c10::IValue>(stack_).slice(base_), *mesh_);
   const LocalTensors locals = localize_arguments(decision);
+  const std::function<at::Tensor(const at::Tensor&)> scale = scaling_in_place();
+  std::vector<ScaledTerms> scaled;
+  for (std::size_t i = 0; scale && i < operands_.size(); ++i) {
+    if (operands_[i].argument == 0 && operands_[i].meta != nullptr && decision.moves[i] == nullptr)
+      scaled.emplace_back(*operands_[i].meta);
+  }
   try {
     if (is_first) check_kernel(info_, operands_, decision.changes, locals, copy_of_arguments());
     run_local_call(info_, decision.changes, stack_);
@@ -259,6 +268,28 @@ void Handler::run_locally(const Decision& decision, bool is_first) {
     throw;
   }
   restore_written(decision, locals);
+  for (ScaledTerms& terms : scaled) terms.keep(scale);
+}
+
+// What the call does to each element of its first argument, if that is to multiply it in place, or divide it,
+// by one number, and a reduced value is kept of it; empty otherwise.
+std::function<at::Tensor(const at::Tensor&)> Handler::scaling_in_place() const {
+  if (std::ranges::none_of(operands_, [](const Operand& operand) { return operand.reduced != nullptr; }))
+    return {};
+  static const std::set<std::string_view> multiply{"mul_.Tensor", "mul_.Scalar", "_foreach_mul_.Tensor",
+                                                   "_foreach_mul_.Scalar"};
+  static const std::set<std::string_view> divide{"div_.Tensor", "div_.Scalar", "_foreach_div_.Tensor",
+                                                 "_foreach_div_.Scalar"};
+  const bool multiplies = multiply.contains(info_.name);
+  if (!multiplies && !divide.contains(info_.name)) return {};
+  const c10::IValue& factor = stack_[base_ + 1];
+  if (factor.isTensor() && factor.toTensor().numel() != 1) return {};
+  at::Tensor number = factor.isTensor() ? factor.toTensor() : at::scalar_to_tensor(factor.toScalar());
+  if (factor.isScalar()) number.unsafeGetTensorImpl()->set_wrapped_number(true);
+  number = number.reshape({}).clone();
+  return [=](const at::Tensor& value) {
+    return multiplies ? value.mul(number).to(value.scalar_type()) : value.div(number).to(value.scalar_type());
+  };
 }
 
 void Handler::tell_failure(const Decision& decision) const {

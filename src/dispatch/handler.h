@@ -3,6 +3,7 @@
 
 #include <ATen/core/stack.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -48,6 +49,7 @@ class Handler {
   // A call on the parts failed. Where they differ, the other ranks may not know.
   void tell_failure(const Decision& decision) const;
   LocalTensors localize_arguments(const Decision& decision);
+  std::function<at::Tensor(const at::Tensor&)> scaling_in_place() const;
   void restore_written(const Decision& decision, const LocalTensors& locals);
   // What was written to views that are copies goes to what they were taken of.
   void carry_back() const;

@@ -175,7 +175,13 @@ Group MeshImpl::group(const std::vector<int>& axes) const {
   TORCH_CHECK(context && !context->is_left(),
               "meshtorch: this mesh belongs to a world that was destroyed\n  do: make it again after "
               "init_process_group()");
-  Group made(context->group(ranks_along(axes)));  // may wait for other ranks
+  const Numbers ranks = ranks_along(axes);
+  std::shared_ptr<const GroupImpl> found;
+  if (axes.size() == 1) {
+    const auto axis = static_cast<std::size_t>(axes[0]);
+    found = context->group_of_axis(names_.empty() ? c10::str("dim_", axis) : names_[axis], ranks);
+  }
+  Group made(found ? found : context->group(ranks));  // may wait for other ranks
   const std::scoped_lock lock(mutex_);
   return groups_.emplace(axes, std::move(made)).first->second;
 }

@@ -28,8 +28,12 @@ std::vector<int> axes_of_move(const at::Tensor& tensor, const Layout& from, cons
   return {axes.begin(), axes.end()};
 }
 
+bool holds_on_this_rank(const Reduced& kept) {
+  return kept.state.holds_for(kept.local) && kept.source_state.holds_for(kept.source);
+}
+
 bool holds_on_all_ranks(const Reduced& kept) {
-  const bool holds_here = kept.state.holds_for(kept.local) && kept.source_state.holds_for(kept.source);
+  const bool holds_here = holds_on_this_rank(kept);
   const MeshImpl& mesh = *kept.layout->mesh;
   if (!mesh.coordinate() || !mesh.backend().has_peers) return holds_here;
   return all_say(mesh.group(kept.axes), "whether a reduction that was kept still holds", holds_here);
@@ -60,6 +64,17 @@ at::Tensor operand_under(const at::Tensor& tensor, const Layout& to) {
   const at::Tensor local =
       holds_on_all_ranks(*kept) ? kept->local : reduce_and_keep(tensor, meta, *kept->layout);
   return redistribute_local(local, tensor.sizes().vec(), *kept->layout, to);
+}
+
+ScaledTerms::ScaledTerms(DTensorMeta& meta) : meta_(meta), kept_(kept_of(meta)) {
+  if (kept_ && !holds_on_this_rank(*kept_)) kept_ = nullptr;
+}
+
+void ScaledTerms::keep(const std::function<at::Tensor(const at::Tensor&)>& scale) {
+  if (!kept_ || !kept_->source.is_same(meta_.local)) return;
+  const at::Tensor scaled = scale(kept_->local);
+  meta_.reduced.set(std::make_shared<Reduced>(Reduced{kept_->layout, kept_->axes, scaled, MemoryState(scaled),
+                                                      meta_.local, MemoryState(meta_.local)}));
 }
 
 const Layout* reduced_layout(const DTensorMeta& meta) {
