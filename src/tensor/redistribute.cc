@@ -25,8 +25,7 @@ at::Tensor moved(const at::Tensor& tensor, const Layout* to, const RedistributeO
   at::Tensor made = wrap(std::move(result), to, tensor.sizes(), tensor.strides());
   // Ranks of two meshes may have made different numbers of tensors on them.
   distributed(made, "redistribute").origin =
-      meta.mesh.get() == to->mesh ? meta.origin
-                                  : origin_of_made("redistribute", *to, made.scalar_type());
+      meta.mesh.get() == to->mesh ? meta.origin : origin_of_made("redistribute", *to, made.scalar_type());
   return made;
 }
 
