@@ -60,7 +60,7 @@ bench: build     ## run the benchmarks: benchmarks/results/*.json and docs/bench
 	@$(BUILD)/tools/meshtorch-run -n 4 --no-prefix $(BUILD)/benchmarks/sharded_memory
 	@$(PYTHON) benchmarks/page.py benchmarks/results docs
 
-CLIENTS ?= /tmp/meshtorch-clients
+CLIENTS ?= build/clients
 clients: build   ## run torchtitan, transformers, accelerate and lightning on meshtorch and on PyTorch: docs/clients.md
 	@[ -d $(CLIENTS) ] || $(PYTHON) tools/clients.py --install --packages $(CLIENTS)
 	@$(PYTHON) tools/clients.py --packages $(CLIENTS) --pythonpath $(BUILD)/python

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
-from worlds import filled
+from worlds import filled, on_ranks
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import operator_database as database  # noqa: E402
@@ -46,7 +46,8 @@ def seen(call):
     return recorder, result
 
 
-def see_one_operator(w):
+@on_ranks
+def test_a_mode_sees_the_operators_of_the_program(w):
     mesh = w.mesh()
     x = torch.arange(20.0).view(5, 4)
     for placement in (Replicate(), Shard(0), Shard(1)):
@@ -58,11 +59,8 @@ def see_one_operator(w):
         assert recorder.operators() == ["add_", "sum", "relu"]
 
 
-def test_a_mode_sees_the_operators_of_the_program(ranks):
-    ranks(see_one_operator)
-
-
-def see_no_conversions(w):
+@on_ranks
+def test_a_mode_sees_nothing_of_conversions_and_collectives(w):
     mesh, x = w.mesh(), torch.arange(32.0).view(8, 4)
 
     def convert():
@@ -76,10 +74,6 @@ def see_no_conversions(w):
     assert seen(convert)[0].operators() == []
 
 
-def test_a_mode_sees_nothing_of_conversions_and_collectives(ranks):
-    ranks(see_no_conversions)
-
-
 class Doubling(TorchDispatchMode):
     """Answers a product in the place of the operator, and gives others another argument."""
 
@@ -88,7 +82,8 @@ class Doubling(TorchDispatchMode):
         return result * 2 if function is torch.ops.aten.mm.default else result
 
 
-def change_results(w):
+@on_ranks
+def test_modes_may_change_results_and_are_nested(w):
     mesh, x = w.mesh(), torch.arange(16.0).view(4, 4)
     d = distribute_tensor(x, mesh, [Shard(0)]).requires_grad_()
     with Doubling(), Doubling():
@@ -97,10 +92,6 @@ def change_results(w):
     with Recorder() as outer, Recorder() as inner:
         torch.mm(d, d).sum().backward()
     assert outer.calls == inner.calls and outer.operators().count("mm") == 3
-
-
-def test_modes_may_change_results_and_are_nested(ranks):
-    ranks(change_results)
 
 
 _samples, _making = [], Lock()
@@ -176,7 +167,8 @@ def save_products(context, function, *args, **kwargs):
     return CheckpointPolicy.MUST_SAVE if function in products else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def checkpoint_selectively(w):
+@on_ranks(size=2)
+def test_selective_checkpoints_of_a_parallel_block(w):
     plain, block = filled(Block().double()), filled(Block().double())
     plan = {
         "norm": SequenceParallel(),
@@ -196,11 +188,8 @@ def checkpoint_selectively(w):
             w.same(p.grad.full_tensor(), q.grad, rtol=1e-9, atol=1e-9)
 
 
-def test_selective_checkpoints_of_a_parallel_block(ranks):
-    ranks(checkpoint_selectively, size=2)
-
-
-def save_products_of_a_sharded_block(w):
+@on_ranks(size=2)
+def test_a_mode_sees_a_sharded_module_as_a_plain_one(w):
     plain, block = filled(Block().double()), filled(Block().double())
     fully_shard(block, mesh=w.mesh(names=("dp",)))
     x = torch.linspace(-1, 1, 4 * 8, dtype=torch.float64).view(1, 4, 8)
@@ -214,7 +203,3 @@ def save_products_of_a_sharded_block(w):
     assert counts[0] == counts[1]
     for p, q in zip(block.parameters(), plain.parameters()):
         w.same(p.grad.full_tensor(), q.grad, rtol=1e-9, atol=1e-9)
-
-
-def test_a_mode_sees_a_sharded_module_as_a_plain_one(ranks):
-    ranks(save_products_of_a_sharded_block, size=2)

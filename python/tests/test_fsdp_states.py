@@ -6,7 +6,7 @@ from meshtorch import DTensor, Shard, distribute_tensor
 from meshtorch.fsdp import fully_shard
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
-from worlds import filled, on_ranks
+from worlds import filled, on_gloo_ranks, on_ranks
 
 
 def all_are_shards(state):
@@ -89,7 +89,8 @@ def test_tied_weights_that_a_state_dict_assigns_stay_tied(w):
         same_gradients(w, net, plain)
 
 
-def change_types_by_swapping(w):
+@on_gloo_ranks(size=2)
+def test_types_change_also_where_torch_would_swap_parameters(w):
     net, _ = pair(w)
     before = [id(p) for p in net.parameters()]
     torch.__future__.set_swap_module_params_on_conversion(True)
@@ -103,11 +104,8 @@ def change_types_by_swapping(w):
     assert {p.grad.dtype for p in net.parameters()} == {torch.float32}
 
 
-def test_types_change_also_where_torch_would_swap_parameters(gloo_ranks):
-    gloo_ranks(change_types_by_swapping, size=2)
-
-
-def replicate_on_no_mesh_of_ours(w):
+@on_gloo_ranks(size=2)
+def test_replicate_of_torch_is_its_own_without_a_mesh(w):
     from meshtorch._replicate import replicate
     from torch.distributed._composable.replicate import DDP
 
@@ -115,7 +113,3 @@ def replicate_on_no_mesh_of_ours(w):
     assert isinstance(plain, DDP) and not isinstance(plain.weight, DTensor)
     ours = replicate(nn.Linear(4, 4), device_mesh=w.mesh(), bucket_cap_mb=1, gradient_as_bucket_view=True)
     assert isinstance(ours.weight, DTensor)
-
-
-def test_replicate_of_torch_is_its_own_without_a_mesh(gloo_ranks):
-    gloo_ranks(replicate_on_no_mesh_of_ours, size=2)

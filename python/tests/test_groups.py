@@ -1,5 +1,7 @@
 """Groups of torch.distributed and meshes of meshtorch beside each other, on ranks with different pasts."""
 
+import threading
+
 import meshtorch
 import torch
 import torch.distributed as dist
@@ -36,3 +38,17 @@ def test_a_world_can_be_left_and_joined_again(w):
         mesh = init_device_mesh("cpu", (2, 2))
         assert sum_over(mesh, 0) == 2
         meshtorch._world.leave()
+
+
+@on_gloo_ranks
+def test_two_threads_of_a_rank_may_make_groups(w):
+    mesh = w.mesh(2, 2, names=("rows", "columns"))
+    waits = threading.Thread(target=mesh.get_group, args=("rows",))
+    if w.rank == 0:
+        waits.start()  # for rank 2, which comes later
+    assert sum_over(mesh, "columns") == 2
+    if w.rank == 0:
+        waits.join()
+    else:
+        mesh.get_group("rows")
+    assert sum_over(mesh, "rows") == 2

@@ -12,9 +12,11 @@ from meshtorch.fsdp import FSDPModule, fully_shard
 from meshtorch.placement_types import _StridedShard
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh as init_mesh_of_torch
+from worlds import on_ranks
 
 
-def where_shards_lie(w):
+@on_ranks
+def test_sizes_and_offsets_of_shards(w):
     mesh, part = w.mesh(2, w.size // 2, names=("dp", "tp")), DeviceMesh("cpu", [0, 1])
     numbers = torch.arange(35).view(7, 5)
     for placements in ([Shard(0), Shard(1)], [Shard(1), Replicate()], [Shard(0), Shard(0)], [Replicate()] * 2, [Partial(), Shard(0)]):
@@ -33,11 +35,8 @@ def where_shards_lie(w):
     assert part._is_current_rank_part_of_mesh() == (w.rank < 2)
 
 
-def test_sizes_and_offsets_of_shards(ranks):
-    ranks(where_shards_lie)
-
-
-def from_one_spec_to_another(w):
+@on_ranks
+def test_specs_are_made_and_moved_between(w):
     mesh = w.mesh(2, w.size // 2, names=("dp", "tp"))
     whole = torch.arange(12.0).view(6, 2)
     d = distribute_tensor(whole, mesh, [Shard(0), Replicate()])
@@ -60,11 +59,8 @@ def from_one_spec_to_another(w):
     assert normalize_to_torch_size(3) == normalize_to_torch_size((3,)) == normalize_to_torch_size([(3,)]) == (3,)
 
 
-def test_specs_are_made_and_moved_between(ranks):
-    ranks(from_one_spec_to_another)
-
-
-def results_under_way(w):
+@on_ranks
+def test_results_that_are_under_way_are_told(w):
     x = torch.arange(4.0)
     result = funcol.all_reduce(x, "sum", w.mesh())
     assert isinstance(result, (torch.Tensor, funcol.AsyncCollectiveTensor)) and not isinstance(x, funcol.AsyncCollectiveTensor)
@@ -73,11 +69,8 @@ def results_under_way(w):
     w.same(waited[0], w.size * x)
 
 
-def test_results_that_are_under_way_are_told(ranks):
-    ranks(results_under_way)
-
-
-def meshes_of_torch(w):
+@on_ranks
+def test_a_mesh_of_torch_is_named(w):
     if w.kind == "threads":
         return
     theirs = init_mesh_of_torch("cpu", (w.size,), mesh_dim_names=("dp",))
@@ -93,11 +86,8 @@ def meshes_of_torch(w):
         DTensor.from_local(torch.ones(2), 3, [Replicate()])
 
 
-def test_a_mesh_of_torch_is_named(ranks):
-    ranks(meshes_of_torch)
-
-
-def parts_of_a_sharded_module(w):
+@on_ranks
+def test_a_part_of_a_sharded_module_is_no_group(w):
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     fully_shard(net, mesh=w.mesh())
     assert isinstance(net, FSDPModule) and fully_shard.state(net) is not None
@@ -107,11 +97,8 @@ def parts_of_a_sharded_module(w):
     assert type(type(net)(nn.ReLU())) is nn.Sequential
 
 
-def test_a_part_of_a_sharded_module_is_no_group(ranks):
-    ranks(parts_of_a_sharded_module)
-
-
-def terms_of_gradients(w):
+@on_ranks
+def test_a_gradient_that_shall_be_a_sum_has_equal_terms(w):
     mesh = w.mesh(names=("tp",))
     x = torch.arange(8.0).view(4, 2)
     for placement in (Replicate(), Partial()):
@@ -129,11 +116,8 @@ def terms_of_gradients(w):
     w.same(leaf.grad, torch.ones(4, 2))
 
 
-def test_a_gradient_that_shall_be_a_sum_has_equal_terms(ranks):
-    ranks(terms_of_gradients)
-
-
-def places_in_a_shape(w):
+@on_ranks
+def test_indices_are_unravelled(w):
     assert torch.functional.unravel_index is torch.unravel_index  # whatever name a program took it by before
     flat = torch.tensor([[0, 5, 7], [11, 3, 8]])
     for placement in (Replicate(), Shard(0), Shard(1)):
@@ -146,7 +130,3 @@ def places_in_a_shape(w):
     w.same(torch.unravel_index(d, (2, 4))[1].full_tensor(), torch.tensor(3))
     with pytest.raises(ValueError, match="shape' cannot have negative values"):
         torch.unravel_index(d, (-2, 4))
-
-
-def test_indices_are_unravelled(ranks):
-    ranks(places_in_a_shape)

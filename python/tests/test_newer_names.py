@@ -7,10 +7,11 @@ from fsdp_models import Net, ones, pair, same_gradients
 from meshtorch import Partial, Replicate, Shard, linspace, logspace
 from meshtorch import functional_collectives as funcol
 from meshtorch.fsdp import GradientReductionHandle, MixedPrecisionPolicy, fully_shard
-from worlds import filled
+from worlds import filled, on_ranks
 
 
-def evenly_spaced(w):
+@on_ranks
+def test_values_that_are_evenly_spaced(w):
     mesh = w.mesh()
     for placement in (Replicate(), Shard(0), Partial()):
         options = {"device_mesh": mesh, "placements": [placement]}
@@ -25,11 +26,8 @@ def evenly_spaced(w):
         linspace(0, 1, 3, device_mesh=mesh, layout=torch.sparse_coo)
 
 
-def test_values_that_are_evenly_spaced(ranks):
-    ranks(evenly_spaced)
-
-
-def reductions_by_value(w):
+@on_ranks
+def test_reductions_are_given_by_value(w):
     mesh, x = w.mesh(), torch.arange(8.0) + w.rank
     everyone = torch.stack([torch.arange(8.0) + rank for rank in range(w.size)])
     for op, expected in ((dist.ReduceOp.SUM, everyone.sum(0)), (dist.ReduceOp(dist.ReduceOp.MAX), everyone.amax(0))):
@@ -44,11 +42,8 @@ def reductions_by_value(w):
         funcol.reduce_scatter_inplace(output, [torch.ones(2)] * w.size, group=mesh)
 
 
-def test_reductions_are_given_by_value(ranks):
-    ranks(reductions_by_value)
-
-
-def backward_ended_by_hand(w):
+@on_ranks(size=2)
+def test_backward_passes_are_ended_by_hand(w):
     for async_op in (False, True):
         net, plain = pair(w)
         net.set_manual_backward_finalization(True)
@@ -70,11 +65,8 @@ def backward_ended_by_hand(w):
         net.set_keep_unsharded_storage(True)
 
 
-def test_backward_passes_are_ended_by_hand(ranks):
-    ranks(backward_ended_by_hand, size=2)
-
-
-def types_of_single_parameters(w):
+@on_ranks(size=2)
+def test_a_parameter_may_have_a_type_of_its_own(w):
     seen = {}
 
     def own_type(p):
@@ -93,7 +85,3 @@ def types_of_single_parameters(w):
     with pytest.raises(ValueError, match="param_dtype_override_fn gave torch.float16 for weight\n  its type: torch.float32"):
         wrong = MixedPrecisionPolicy(param_dtype=torch.bfloat16, param_dtype_override_fn=lambda p: torch.float16)
         fully_shard(torch.nn.Linear(2, 2), mesh=w.mesh(), mp_policy=wrong)
-
-
-def test_a_parameter_may_have_a_type_of_its_own(ranks):
-    ranks(types_of_single_parameters, size=2)

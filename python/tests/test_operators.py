@@ -222,3 +222,80 @@ def test_one_number_may_stand_for_many(w):
     w.same((x * torch.tensor(2.0).expand(4, 3)).full_tensor(), torch.arange(12.0).view(4, 3) * 2)
     with pytest.raises(RuntimeError, match="got a plain tensor beside distributed ones"):
         x * torch.ones(4, 1).expand(4, 3)
+
+
+def outcome(call):
+    try:
+        return call()
+    except RuntimeError:
+        return None
+
+
+def placements_of(t):
+    return [[Replicate()], [Partial()], *([Shard(dim)] for dim in range(t.dim()))]
+
+
+@on_ranks(size=2)
+def test_what_expand_repeats_is_filled_under_every_layout(w):
+    mesh = w.mesh()
+    for shape, repeated in (((3, 1), (3, 4)), ((1, 3), (4, 3)), ((), (3,)), ((1, 1), (2, 3)), ((5,), (2, 5))):
+        for name, write in {"fill_": lambda t: t.fill_(2.0), "zero_": lambda t: t.zero_(), "add_": lambda t: t.add_(1)}.items():
+            t = torch.arange(5.0)[: torch.Size(shape).numel()].reshape(shape)
+            plain = t.clone()
+            is_right = outcome(lambda: write(plain.expand(repeated))) is not None
+            for placements in placements_of(t):
+                x = distribute_tensor(t, mesh, placements)
+                assert (outcome(lambda: write(x.expand(repeated))) is not None) == is_right, (name, shape, placements)
+                w.same(x.full_tensor(), plain, msg=f"{name} {shape} {placements}")
+
+
+@on_ranks(size=2)
+def test_norms_of_whole_numbers_are_refused_as_plain_ones_are(w):
+    mesh, t = w.mesh(), torch.arange(6).reshape(3, 2) - 2
+    for p in (0, 1, 2, 3, float("inf"), -float("inf")):
+        for norm in (
+            lambda t: t.norm(p),
+            lambda t: t.norm(p, 0),
+            lambda t: torch.linalg.vector_norm(t, p),
+            lambda t: torch.linalg.vector_norm(t, p, 1, True),
+            lambda t: torch.linalg.vector_norm(t, p, dtype=torch.float64),
+            lambda t: torch.norm(t, p, dtype=torch.float64),
+            lambda t: torch._foreach_norm([t], p)[0],
+        ):
+            expected = outcome(lambda: norm(t))
+            for placements in placements_of(t):
+                x = distribute_tensor(t, mesh, placements)
+                actual = outcome(lambda: norm(x))
+                assert (actual is None) == (expected is None), (p, placements)
+                if expected is not None:
+                    w.same(actual.full_tensor(), expected)
+
+
+@on_ranks
+def test_gradients_on_several_meshes_are_clipped_by_the_norm_of_all(w):
+    """One mesh, a flattened one beside the 2-D one, dense and expert meshes, plain parameters beside each."""
+    dense = w.mesh(2, 2, names=("dp", "tp"))
+    flat, experts = dense._flatten("all"), w.mesh(1, 4, names=("efsdp", "ep"))
+    places = {
+        "one": [(dense, (Shard(0), Shard(1))), (dense, (Replicate(), Shard(0))), None],
+        "flat": [(dense, (Shard(0), Replicate())), (flat, (Shard(1),)), None],
+        "experts": [(experts, (Replicate(), Shard(0))), (dense, (Shard(0), Shard(0))), (flat, (Partial(),))],
+        "an axis": [(dense["tp"], (Shard(0),)), (dense["dp"], (Shard(1),)), (dense["tp"], (Replicate(),)), None],
+    }
+    for name, lies in places.items():
+        for p in (1.0, 2.0, float("inf")):
+            for foreach in (None, False):
+                distributed, plain = [], []
+                for number, place in enumerate(lies):
+                    values = torch.linspace(-1, 1, 15, dtype=torch.float64).view(5, 3) * (number + 1)
+                    plain.append(torch.nn.Parameter(values.clone()))
+                    plain[-1].grad = values.sin()
+                    put = (lambda t: t.clone()) if place is None else (lambda t: distribute_tensor(t, *place))
+                    distributed.append(torch.nn.Parameter(put(values)))
+                    distributed[-1].grad = put(values.sin())
+                expected = torch.nn.utils.clip_grad_norm_(plain, 0.5, p)
+                actual = torch.nn.utils.clip_grad_norm_(distributed, 0.5, p, foreach=foreach)
+                whole = lambda t: t.full_tensor() if isinstance(t, DTensor) else t
+                w.same(whole(actual), expected, msg=f"{name} {p} {foreach}")
+                for one, other in zip(distributed, plain):
+                    w.same(whole(one.grad), other.grad, msg=f"{name} {p} {foreach}")

@@ -3,6 +3,7 @@
 import torch
 from meshtorch import DTensor, Partial, Replicate
 from meshtorch.debug import CommDebugMode
+from worlds import on_ranks
 
 
 def collectives_of(call):
@@ -12,7 +13,8 @@ def collectives_of(call):
     return comm.get_total_counts()
 
 
-def scale_what_was_reduced(w):
+@on_ranks
+def test_scaling_in_place_scales_what_was_reduced(w):
     mesh, terms = w.mesh(), torch.arange(12.0).view(4, 3)
     x = DTensor.from_local(terms * (w.rank + 1), mesh, [Partial()])
     expected = terms * (w.size * (w.size + 1) // 2)
@@ -34,7 +36,3 @@ def scale_what_was_reduced(w):
     x.add_(x)  # no number: the terms are written
     expected.mul_(6)
     w.same(torch.relu(x).full_tensor(), expected)
-
-
-def test_scaling_in_place_scales_what_was_reduced(ranks):
-    ranks(scale_what_was_reduced)

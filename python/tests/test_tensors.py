@@ -83,7 +83,6 @@ def test_copies_keep_the_attributes_that_a_program_set(w):
         w.same(copy.deepcopy(tensor).grad.full_tensor(), tensor.grad.full_tensor())
 
 
-
 @on_ranks
 def test_copies_and_pickles_hold_this_ranks_shard(w):
     mesh = w.mesh(2, 2, names=("dp", "tp"))

@@ -49,7 +49,13 @@ void AgreedWork::start() {
   }
 }
 
-void AgreedWork::refuse(std::exception_ptr error) { settle({}, std::move(error)); }
+void AgreedWork::refuse(std::exception_ptr error, std::function<void()> before_throw) {
+  {
+    const std::scoped_lock lock(own_mutex_);
+    before_throw_ = std::move(before_throw);
+  }
+  settle({}, std::move(error));
+}
 
 void AgreedWork::settle(c10::intrusive_ptr<c10d::Work> work, std::exception_ptr error) {
   const std::scoped_lock lock(own_mutex_);
@@ -71,7 +77,10 @@ const c10::intrusive_ptr<c10d::Work>& AgreedWork::started() {
   }
   std::unique_lock lock(own_mutex_);
   settled_.wait(lock, [&] { return is_settled_; });
-  if (error_) std::rethrow_exception(error_);
+  if (error_) {
+    if (const auto act = std::exchange(before_throw_, nullptr)) act();
+    std::rethrow_exception(error_);
+  }
   return work_;
 }
 
@@ -127,7 +136,9 @@ Courier::Courier(std::shared_ptr<HostMembership> membership, std::unique_ptr<Gro
       meeting_(std::move(meeting)),
       hosts_(std::move(hosts)),
       timeout_(timeout),
-      thread_([this] { run(); }) {}
+      thread_([this] { run(); }) {
+  meeting_->defer_restarts();
+}
 
 Courier::~Courier() {
   drain();
@@ -166,7 +177,7 @@ bool Courier::come_and_start(const GroupCall& call, const c10::intrusive_ptr<Agr
     if (!come(call, meeting_->take_declared(call)) || hosts_) return false;
     meet(call, /*have_all_come=*/true);
   } catch (...) {
-    work->refuse(std::current_exception());
+    work->refuse(std::current_exception(), meeting_->take_restart());
     return true;
   }
   work->start();
@@ -210,7 +221,7 @@ void Courier::run_first(std::unique_lock<std::mutex>& lock) {
     const c10::InferenceMode as_caller(job->is_inference);
     job->work->start();
   } catch (...) {
-    job->work->refuse(std::current_exception());
+    job->work->refuse(std::current_exception(), meeting_->take_restart());
     if (is_draining_) membership_->stop_waiting();  // nobody asks for the rest
   }
   job.reset();

@@ -43,7 +43,8 @@ class AgreedWork : public c10d::Work {
 
   // Starts the work, or says why it will not be.
   void start();
-  void refuse(std::exception_ptr error);
+  // `before_throw` runs once, when the program gets the error; may be null.
+  void refuse(std::exception_ptr error, std::function<void()> before_throw);
 
   bool is_settled() const;
 
@@ -67,6 +68,7 @@ class AgreedWork : public c10d::Work {
   bool is_settled_ = false;
   c10::intrusive_ptr<c10d::Work> work_;
   std::exception_ptr error_;
+  std::function<void()> before_throw_;
 };
 
 // Meets the other members for each call of a group, in the order of the calls: in the caller while it can

@@ -30,8 +30,8 @@ class Blocking {
   void* token_ = nullptr;
 };
 
-// Locks what threads of one rank may hold while they wait for other ranks. Whoever waits for the lock lets the
-// embedding language's lock go meanwhile, which its owner may need.
+// Locks what threads of one rank may hold while they wait for other ranks. Whoever waits for the lock lets
+// the embedding language's lock go meanwhile, which its owner may need.
 template <class Mutex>
 std::unique_lock<Mutex> lock_across_ranks(Mutex& mutex) {
   std::unique_lock lock(mutex, std::try_to_lock);

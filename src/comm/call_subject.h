@@ -17,9 +17,12 @@ inline std::uint64_t combined(std::uint64_t a, std::uint64_t b) {
   return x ^ (x >> 31);
 }
 
-// What a tensor was made of, and by what. Ranks that run one program have equal ones.
+// What a tensor has whose origin other ranks may know by another number.
+inline constexpr std::uint64_t kUnknownOrigin = ~std::uint64_t{0};
+
+// What a tensor was made of, and by what. Ranks that run one program have equal ones, or do not know it.
 struct TensorOrigin {
-  std::uint64_t id = 0;         // 0: not known
+  std::uint64_t id = 0;         // 0: nothing is noted of it, on any rank
   const char* maker = nullptr;  // an operator, in words that live for ever
 };
 
@@ -53,7 +56,8 @@ struct SourceLine {
 class MESHTORCH_FOR_PYTHON CalledFrom {
  public:
   explicit CalledFrom(const SourceLine& line);
-  explicit CalledFrom(const CallSite& at) : CalledFrom(SourceLine{at.file_name(), at.line()}) {}
+  // Lines of the library are none of the program.
+  explicit CalledFrom(const CallSite& at);
   ~CalledFrom();
   CalledFrom(const CalledFrom&) = delete;
   CalledFrom& operator=(const CalledFrom&) = delete;

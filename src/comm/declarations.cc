@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/call_subject.h"
+
 namespace meshtorch::internal {
 namespace {
 
@@ -26,6 +28,7 @@ Declarations::OfGroup::OfGroup(std::shared_ptr<Declarations> all, std::vector<in
       }()) {
   const std::scoped_lock lock(all_->mutex_);
   all_->groups_.push_back(this);
+  may_counts_differ_ = all_->has_error_ && all_->point_of(world_ranks_) == nullptr;
 }
 
 Declarations::OfGroup::~OfGroup() {
@@ -63,17 +66,58 @@ void Declarations::add(const std::vector<std::int64_t>& world_ranks, const CallH
 
 std::uint64_t Declarations::number_of_next_tensor(const std::vector<std::int64_t>& world_ranks) {
   const std::scoped_lock lock(mutex_);
-  return ++tensors_made_[world_ranks];
+  const auto [entry, is_new] = tensors_made_.try_emplace(world_ranks);
+  TensorCount& count = entry->second;
+  if (is_new) {
+    count.world_ranks.assign(world_ranks.begin(), world_ranks.end());
+    std::ranges::sort(count.world_ranks);
+    const CommonPoint* point = point_of(count.world_ranks);
+    count.since = point != nullptr ? point->point : 0;
+    count.is_known = point != nullptr || !has_error_;
+  }
+  if (!count.is_known) return kUnknownOrigin;
+  ++count.tensors;
+  return count.since == 0 ? count.tensors : combined(count.since, count.tensors);
 }
 
-void Declarations::restart_count() {
-  const std::scoped_lock lock(mutex_);
-  tensors_made_.clear();
+void Declarations::restart_counts(const std::vector<int>& world_ranks, std::uint64_t error) {
   replicas_->clear();
+  const std::scoped_lock lock(mutex_);
+  has_error_ = true;
+  points_.clear();
+  count_from({world_ranks, error});
+}
+
+void Declarations::agree_on_counts(const std::vector<int>& world_ranks, std::uint64_t point) {
+  const std::scoped_lock lock(mutex_);
+  has_error_ = true;  // one of them had
+  std::erase_if(points_,
+                [&](const CommonPoint& old) { return std::ranges::includes(world_ranks, old.world_ranks); });
+  count_from({world_ranks, point});
+}
+
+const Declarations::CommonPoint* Declarations::point_of(const std::vector<int>& world_ranks) const {
+  const auto found = std::ranges::find_if(points_, [&](const CommonPoint& point) {
+    return std::ranges::includes(point.world_ranks, world_ranks);
+  });
+  return found == points_.end() ? nullptr : &*found;
+}
+
+void Declarations::count_from(CommonPoint latest) {
+  for (auto& [ranks, count] : tensors_made_) {
+    if (std::ranges::includes(latest.world_ranks, count.world_ranks)) {
+      count.since = latest.point;
+      count.tensors = 0;
+      count.is_known = true;
+    } else if (point_of(count.world_ranks) == nullptr) {
+      count.is_known = false;
+    }
+  }
+  points_.insert(points_.begin(), std::move(latest));
+  for (OfGroup* group : groups_) group->may_counts_differ_ = point_of(group->world_ranks_) == nullptr;
 }
 
 void Declarations::forget(const std::vector<int>& world_ranks) {
-  restart_count();
   const std::scoped_lock lock(mutex_);
   for (OfGroup* group : groups_) {
     const std::vector<int>& members = group->world_ranks_;

@@ -49,6 +49,10 @@ class Declarations {
     std::unique_ptr<Declared> take() {
       return has_any_.load(std::memory_order_relaxed) ? take_all() : nullptr;
     }
+    // Whether the members may have made different numbers of tensors, as far as this rank knows.
+    bool may_counts_differ() const { return may_counts_differ_.load(std::memory_order_relaxed); }
+    // All members have come to one point of their programs: they count alike again. `point` is equal on them.
+    void agree_on_counts(std::uint64_t point) { all_->agree_on_counts(world_ranks_, point); }
 
    private:
     friend class Declarations;
@@ -57,6 +61,7 @@ class Declarations {
     const std::shared_ptr<Declarations> all_;
     const std::vector<int> world_ranks_;  // in ascending order
     std::atomic<bool> has_any_ = false;
+    std::atomic<bool> may_counts_differ_ = false;
     std::unique_ptr<Declared> declared_;
   };
 
@@ -67,19 +72,42 @@ class Declarations {
   // What was called so far is not compared any more in groups of these world ranks, in ascending order.
   void forget(const std::vector<int>& world_ranks);
 
-  // Returns the number of a tensor among those that these world ranks have made alike, from 1.
+  // Returns a number of the tensor among those that these world ranks have made alike; kUnknownOrigin if they
+  // may have made different numbers of tensors.
   std::uint64_t number_of_next_tensor(const std::vector<std::int64_t>& world_ranks);
-  // Ranks have disagreed, and may have made different numbers of tensors: counts from 1 again, and compares no
-  // replica of now any more. Where other ranks of a mesh still count on, their next collective disagrees too,
-  // after which they count alike.
-  void restart_count();
+  // All these world ranks, in ascending order, get one error now, and go on from there: they count anew.
+  // `error` is equal on them. Of tensors that other ranks make too, and after an error that ranks get in
+  // their own ways, which gives no world ranks, the number is not known until they agree. No replica of now
+  // is compared any more.
+  void restart_counts(const std::vector<int>& world_ranks = {}, std::uint64_t error = 0);
 
   const std::shared_ptr<Replicas>& replicas() const { return replicas_; }
 
  private:
+  // How many tensors some world ranks have made alike since a point of their programs; 0: since the
+  // beginning.
+  struct TensorCount {
+    std::vector<int> world_ranks;  // in ascending order
+    std::uint64_t since = 0;
+    std::uint64_t tensors = 0;
+    bool is_known = true;
+  };
+  // A point to which these world ranks, in ascending order, came together.
+  struct CommonPoint {
+    std::vector<int> world_ranks;
+    std::uint64_t point;
+  };
+
+  void agree_on_counts(const std::vector<int>& world_ranks, std::uint64_t point);
+  // With the lock held. The latest point to which all these came together, null if there is none.
+  const CommonPoint* point_of(const std::vector<int>& world_ranks) const;
+  void count_from(CommonPoint latest);
+
   std::mutex mutex_;
   const std::shared_ptr<Replicas> replicas_ = std::make_shared<Replicas>();
-  std::map<std::vector<std::int64_t>, std::uint64_t> tensors_made_;
+  std::map<std::vector<std::int64_t>, TensorCount> tensors_made_;
+  bool has_error_ = false;
+  std::vector<CommonPoint> points_;  // since the latest error, the latest first
   std::vector<OfGroup*> groups_;
 };
 

@@ -68,7 +68,7 @@ GroupCall::GroupCall(CallKind kind) : kind_(kind) {
 void GroupCall::add_subject() {
   if (const TensorOrigin* moved = MovedTensor::current()) {
     moved_ = *moved;
-    hash_.add(moved_.id);
+    subject_ = moved_.id;
   }
   const SourceLine* line = CalledFrom::current();
   if (line == nullptr || line->line == 0 || !is_called_from_one_line(kind_)) return;

@@ -56,6 +56,8 @@ class GroupCall {
   CallKind kind() const { return kind_; }
   const CallHash& hash() const { return hash_; }
   const CallFacts& facts() const { return facts_; }
+  // Which tensor's data it moves, kUnknownOrigin if this rank does not know: compared by the ranks that know.
+  std::uint64_t subject() const { return subject_; }
   // Null if all ranks know them from what they agree on.
   const CallSplits* splits() const { return splits_; }
   // "all_reduce(Float[4], sum)", and what it is for if that is known.
@@ -80,6 +82,7 @@ class GroupCall {
   CallKind kind_;
   bool is_in_full_;  // compared with all that it is for, its module and its place
   TensorOrigin moved_;
+  std::uint64_t subject_ = 1;  // of no tensor
   SourceLine line_;
   std::shared_ptr<const CallPlace> place_;
 };

@@ -205,6 +205,7 @@ void tell_wait_in_all_groups(int self, WaitPlace place, const Wait* wait) {
 
 void tell_failure_in_all_groups(const FailedCall& failed, std::chrono::milliseconds timeout) {
   declarations_of_process()->forget(failed.concerned);
+  declarations_of_process()->restart_counts();
   const std::scoped_lock lock(memberships().mutex);
   const auto& all = memberships().all;
   for (const HostMembership* membership : all) membership->settle_failures(failed, timeout);

@@ -24,6 +24,7 @@ constexpr std::size_t kWords = 1000;  // of each rank, between hosts
 // What the first members of the hosts compare of each call.
 struct Header {
   CallHash hash;
+  std::uint64_t subject;  // of those that know it
   std::uint64_t is_of_one_mind;
   std::uint64_t has_splits;
 };
@@ -68,7 +69,8 @@ HostsMeeting::HostsMeeting(GroupMeeting& here, Places places, c10::intrusive_ptr
 }
 
 std::size_t HostsMeeting::stage_bytes(std::size_t members) {
-  return sizeof(FindingHead) + members * (kWords + 64 + sizeof(ReplicaSample));  // the numbers of bring() are fewer
+  return sizeof(FindingHead) +
+         members * (kWords + 64 + sizeof(ReplicaSample));  // the numbers of bring() are fewer
 }
 
 std::size_t HostsMeeting::most_members() const {
@@ -179,7 +181,9 @@ std::vector<ReplicaSample> HostsMeeting::samples_here() const {
 }
 
 HostsMeeting::Finding HostsMeeting::compare_hashes(const GroupCall& call) const {
-  const Header mine{here_.brought_by(0).hash, here_.is_of_one_mind() ? 1U : 0U,
+  CommonSubject subject;
+  for (int member = 0; member < here_.size(); ++member) subject.add(here_.brought_by(member).subject);
+  const Header mine{here_.brought_by(0).hash, subject.get(), here_.is_of_one_mind() ? 1U : 0U,
                     call.splits() != nullptr ? 1U : 0U};
   // Rows are equally long also where hosts call different things, of which one compares no replica.
   std::vector<char> row = bytes_of(mine);
@@ -192,7 +196,8 @@ HostsMeeting::Finding HostsMeeting::compare_hashes(const GroupCall& call) const 
   if (here_.compares_replica()) found.samples.resize(places_.world_ranks.size());
   for (std::size_t h = 0; h < rows.size(); ++h) {
     const auto theirs = value_at<Header>(rows[h].data());
-    if (theirs.hash != mine.hash || theirs.is_of_one_mind == 0 || theirs.has_splits != mine.has_splits)
+    if (theirs.hash != mine.hash || !subject.add(theirs.subject) || theirs.is_of_one_mind == 0 ||
+        theirs.has_splits != mine.has_splits)
       return {Verdict::different};
     if (found.samples.empty()) continue;
     for (std::size_t m = 0; m < places_.hosts[h].size(); ++m)

@@ -84,6 +84,8 @@ bool GroupMeeting::come(const GroupCall& call, std::unique_ptr<Declared> declare
     mine.brought[turn_].hash.add(declared_->calls);
     if (!makes_equal(call.kind())) mine.brought[turn_].hash.add(declared_->values);
   }
+  mine.brought[turn_].subject = call.subject();
+  mine.brought[turn_].may_counts_differ = declared_in_group_ && declared_in_group_->may_counts_differ();
   compares_replica_ = has_turn(call, number);
   if (compares_replica_) mine.brought[turn_].replica = replicas_in_group_->sample();
   const CallSplits* splits = call.splits();
@@ -139,10 +141,29 @@ void GroupMeeting::wait_for_all(bool have_all_come, milliseconds timeout) {
 
 bool GroupMeeting::is_of_one_mind() const {
   const CallHash& expected = brought_by(0).hash;
-  for (int r = 1; r < size(); ++r) {
-    if (brought_by(r).hash != expected) return false;
+  CommonSubject subject;
+  for (int r = 0; r < size(); ++r) {
+    if (brought_by(r).hash != expected || !subject.add(brought_by(r).subject)) return false;
   }
   return true;
+}
+
+void GroupMeeting::agree_on_counts() {
+  if (!declared_in_group_) return;
+  for (int r = 0; r < size(); ++r) {
+    if (brought_by(r).may_counts_differ)
+      return declared_in_group_->agree_on_counts(brought_by(0).hash.short_form() | 1);
+  }
+}
+
+void GroupMeeting::restart_counts(std::vector<int> world_ranks, const std::string& error) const {
+  if (!company_.declarations) return;
+  std::sort(world_ranks.begin(), world_ranks.end());
+  CallHash hash;
+  hash.add(std::string_view(error));
+  restart_ = [declarations = company_.declarations, ranks = std::move(world_ranks),
+              point = hash.short_form() | 1] { declarations->restart_counts(ranks, point); };
+  if (!defers_restarts_) std::exchange(restart_, nullptr)();
 }
 
 std::string GroupMeeting::words(const GroupCall& call) const {
@@ -173,6 +194,7 @@ void GroupMeeting::replicas_differ(const std::string& name, const std::vector<Re
   const std::string problem =
       "ranks hold different values of a replica\n  " + name + list_of_holders(world_ranks, shown);
   note_failure(problem);
+  restart_counts(members(), problem);
   throw DisagreementError(
       {__func__, __FILE__, __LINE__},
       c10::str("meshtorch: ", problem,
@@ -182,6 +204,7 @@ void GroupMeeting::replicas_differ(const std::string& name, const std::vector<Re
 
 void GroupMeeting::mismatch(const std::string& problem) const {
   note_failure(problem);
+  restart_counts(members(), problem);
   TORCH_CHECK_VALUE(false, "meshtorch: ", problem, "\n  do: let each rank expect what the others send to it");
 }
 
@@ -214,6 +237,7 @@ void GroupMeeting::give_up(Outcome outcome, milliseconds timeout, const std::str
           ? c10::str("did not complete in ", timeout.count(), " ms\n  ", state, follow(late))
           : c10::str("cannot complete: ", obstacle_.words, "\n  ", state);
   note_failure("a collective " + problem);
+  if (company_.declarations) company_.declarations->restart_counts();
   leave();
   memory_.slot(rank_).say(LastWords::gave_up, "a collective " + problem);
   TORCH_CHECK(false, "meshtorch: a collective ", problem, "\n  do: ",
@@ -239,7 +263,7 @@ void GroupMeeting::disagree(const GroupCall& call, milliseconds timeout) {
 
 void GroupMeeting::disagreement(const std::string& table) const {
   note_failure("the ranks disagree" + table);
-  if (company_.declarations) company_.declarations->restart_count();
+  restart_counts(members(), table);
   throw DisagreementError(
       {__func__, __FILE__, __LINE__},
       c10::str("meshtorch: the ranks of a group disagree on a collective", table,

@@ -69,6 +69,7 @@ class GroupMeeting {
   void enter(const GroupCall& call, std::chrono::milliseconds timeout) {
     if (memory_.failures.load(std::memory_order_relaxed) != failures_known_) attend_to_failures(timeout);
     meet(call, come(call, take_declared(call)), timeout);
+    agree_on_counts();
   }
   // Its two halves, for a rank that has better things to do than to sleep: comes to the call, and says
   // whether all the others came while it could afford to watch; and the rest of enter(), from any thread.
@@ -133,6 +134,10 @@ class GroupMeeting {
   std::string follow(const std::vector<int>& late) const {
     return company_.follow ? company_.follow(late) : "";
   }
+  // Counts of tensors are made equal after an error that members have got; when the program gets it, if that
+  // is later than here: whoever hands it on takes that with it.
+  void defer_restarts() { defers_restarts_ = true; }
+  std::function<void()> take_restart() { return std::exchange(restart_, nullptr); }
   // Why this rank goes, if it goes now.
   void note_failure(const std::string& problem) const {
     if (company_.on_failure) company_.on_failure(problem);
@@ -178,6 +183,10 @@ class GroupMeeting {
   // All ranks are here, and not all of one mind: they tell each other what they called, and throw.
   [[noreturn]] void disagree(const GroupCall& call, std::chrono::milliseconds timeout);
   void check_splits(const GroupCall& call, std::chrono::milliseconds timeout);
+  // All members have come to one point of their programs.
+  void agree_on_counts();
+  // These world ranks, in any order, get one error, in these words.
+  void restart_counts(std::vector<int> world_ranks, const std::string& error) const;
   // The world ranks of the group, also of those that meet elsewhere.
   const std::vector<int>& members() const;
   // Whether the call of this number compares a replica.
@@ -201,6 +210,8 @@ class GroupMeeting {
   std::unique_ptr<Declared> declared_;                        // before the latest call
   std::unique_ptr<Replicas::OfGroup> replicas_in_group_;      // null if nothing is declared
   bool compares_replica_ = false;                             // in the latest call
+  bool defers_restarts_ = false;
+  mutable std::function<void()> restart_;  // that was deferred
   Obstacle obstacle_;
   std::uint64_t failures_known_ = 0;  // the memory's, when all members knew of all
   bool has_told_ = false;             // of a wait

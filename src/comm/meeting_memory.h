@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/call_hash.h"
+#include "comm/call_subject.h"
 #include "comm/replicas.h"
 
 namespace meshtorch::internal {
@@ -18,9 +19,27 @@ namespace meshtorch::internal {
 // call while a peer still reads the last.
 struct Brought {
   CallHash hash;
-  const void* shown = nullptr;  // the rank's own memory, where peers can read it; else its stage holds it
-  std::uint64_t bytes = 0;      // in its stage, all rounds together
+  std::uint64_t subject = 0;       // of the call
+  bool may_counts_differ = false;  // of tensors, as far as this rank knows
+  const void* shown = nullptr;     // the rank's own memory, where peers can read it; else its stage holds it
+  std::uint64_t bytes = 0;         // in its stage, all rounds together
   ReplicaSample replica;
+};
+
+// Whether ranks may call for the same tensor: those that know the subject of their call have one.
+class CommonSubject {
+ public:
+  // Returns false if it is another one.
+  bool add(std::uint64_t subject) {
+    if (subject == kUnknownOrigin) return true;
+    if (common_ == kUnknownOrigin) common_ = subject;
+    return common_ == subject;
+  }
+  // kUnknownOrigin if no rank knows it.
+  std::uint64_t get() const { return common_; }
+
+ private:
+  std::uint64_t common_ = kUnknownOrigin;
 };
 
 // What the words in a rank's slot say to those who wait for it.
@@ -68,6 +87,7 @@ struct alignas(64) Notice {
   std::atomic<std::uint64_t> taken = 0;   // the parts of all others were taken
   std::atomic<std::uint64_t> has_words = 0;
   CallHash hash;
+  std::uint64_t subject = 0;  // of the call
   ReplicaSample replica;
   char address[96];  // of the segment that holds the part
   char words[2048];  // the call, when ranks disagree

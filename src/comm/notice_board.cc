@@ -103,6 +103,7 @@ std::shared_ptr<NoticeBoard::Posting> NoticeBoard::post(Lane lane, const GroupCa
   part.fill(static_cast<char*>(place.mine->data()));
   mine.hash = call.hash();
   mine.hash.add(number);
+  mine.subject = call.subject();
   const bool may_show = lane == Lane::reduce && replicas_ != nullptr;
   if (may_show) mine.replica = replicas_->sample();
   mine.number.store(number);
@@ -145,8 +146,12 @@ void NoticeBoard::agree(Lane lane, std::uint64_t number, const std::function<std
   const auto has_come = [&](const Notice& theirs) { return theirs.number.load() >= number; };
   wait_for_peers(lane, number, "come to it", has_come);
   const CallHash& expected = notice(0, lane, number).hash;
+  CommonSubject subject;
   bool is_equal = true;
-  for (int r = 1; r < meeting_.size(); ++r) is_equal = is_equal && notice(r, lane, number).hash == expected;
+  for (int r = 0; r < meeting_.size(); ++r) {
+    const Notice& theirs = notice(r, lane, number);
+    is_equal = is_equal && theirs.hash == expected && subject.add(theirs.subject);
+  }
   if (is_equal) return;
   Notice& mine = notice(rank_, lane, number);
   const std::string text = words();

@@ -37,24 +37,30 @@ Replicas::OfGroup::~OfGroup() {
 }
 
 void Replicas::OfGroup::add_if_held_by_all(const std::shared_ptr<const Replica>& replica) {
-  if (std::ranges::includes(replica->world_ranks(), world_ranks_)) held_by_all_.emplace(replica->id(), replica);
+  if (std::ranges::includes(replica->world_ranks(), world_ranks_))
+    held_by_all_.emplace(replica->id(), replica);
 }
 
 // The replica whose id comes next after the latest, round the end; null if there is none.
-std::shared_ptr<const Replica> Replicas::OfGroup::next_alive() {
+std::shared_ptr<const Replica> Replicas::OfGroup::next_in_use() {
   const std::scoped_lock lock(all_->mutex_);
-  while (!held_by_all_.empty()) {
-    auto next = held_by_all_.upper_bound(last_);
+  auto next = held_by_all_.upper_bound(last_);
+  for (std::size_t left = held_by_all_.size(); left > 0; --left) {
     if (next == held_by_all_.end()) next = held_by_all_.begin();
-    if (next->second->is_alive()) return next->second;
-    held_by_all_.erase(next);
+    if (!next->second->is_alive()) {
+      next = held_by_all_.erase(next);
+    } else if (next->second->is_in_use()) {
+      return next->second;
+    } else {
+      ++next;
+    }
   }
   return nullptr;
 }
 
 ReplicaSample Replicas::OfGroup::sample() {
   if (shown_) return {};
-  auto next = next_alive();
+  auto next = next_in_use();
   if (!next) return {};
   const std::uint64_t id = next->id();
   const auto suspect = suspects_.find(id);
@@ -79,7 +85,8 @@ std::optional<std::string> Replicas::OfGroup::compare(const std::vector<ReplicaS
   const std::uint64_t part = shown[0].part;
   const auto is_comparable = [&](const ReplicaSample& one) { return one.id == last_ && one.part == part; };
   if (!mine || !std::ranges::all_of(shown, is_comparable)) return std::nullopt;
-  if (std::ranges::all_of(shown, [&](const ReplicaSample& one) { return one.checksum == shown[0].checksum; })) {
+  if (std::ranges::all_of(shown,
+                          [&](const ReplicaSample& one) { return one.checksum == shown[0].checksum; })) {
     suspects_.erase(last_);
     return std::nullopt;
   }

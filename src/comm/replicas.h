@@ -35,6 +35,8 @@ class Replica {
   virtual std::string name() const = 0;
   // Returns false once the tensor is freed.
   virtual bool is_alive() const = 0;
+  // Returns false as long as the program may still fill the tensor: nothing is shown of it.
+  virtual bool is_in_use() const { return true; }
   // Returns the checksum of a part, nothing if it cannot be read now. Every number is some part.
   virtual std::optional<std::uint64_t> checksum(std::uint64_t part) const = 0;
 
@@ -46,9 +48,9 @@ class Replica {
 class Replicas {
  public:
   // One group's turns through the replicas that all its members hold, in the order of their ids. Members may
-  // come to hold different lists, since each frees its tensors when it likes: all go on from what was shown at
-  // the turn before, so that they show the same again. A replica counts as different when it differs at two
-  // turns: between them a program may bring it to the other ranks.
+  // come to hold different lists, since each frees its tensors when it likes: all go on from what was shown
+  // at the turn before, so that they show the same again. A replica counts as different when it differs at
+  // two turns: between them a program may bring it to the other ranks.
   class OfGroup {
    public:
     OfGroup(std::shared_ptr<Replicas> all, std::vector<int> world_ranks);
@@ -66,14 +68,14 @@ class Replicas {
    private:
     friend Replicas;
     void add_if_held_by_all(const std::shared_ptr<const Replica>& replica);
-    std::shared_ptr<const Replica> next_alive();
+    std::shared_ptr<const Replica> next_in_use();
 
     const std::shared_ptr<Replicas> all_;
-    const std::vector<int> world_ranks_;  // in ascending order
+    const std::vector<int> world_ranks_;                                   // in ascending order
     std::map<std::uint64_t, std::shared_ptr<const Replica>> held_by_all_;  // under the mutex of `all_`
-    std::shared_ptr<const Replica> shown_;  // null between turns
-    std::uint64_t last_ = 0;                           // the id of the latest turn
-    std::uint64_t round_ = 0;                          // how often all were shown
+    std::shared_ptr<const Replica> shown_;                                 // null between turns
+    std::uint64_t last_ = 0;                                               // the id of the latest turn
+    std::uint64_t round_ = 0;                                              // how often all were shown
     std::map<std::uint64_t, std::uint64_t> suspects_;  // the part that differed, by the replica's id
   };
 

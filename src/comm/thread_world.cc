@@ -145,6 +145,7 @@ void ThreadWorld::tell_failure(int rank, const FailedCall& failed, std::chrono::
   for (const Membership& own : concerned)
     wait_until_all_know(own.memory, own.member, timeout, [&] { return !obstacle(own.ranks).empty(); }, rank);
   declarations(rank)->forget(failed.concerned);
+  declarations(rank)->restart_counts();
   const std::scoped_lock lock(mutex_);
   heard_of_[static_cast<std::size_t>(rank)] = failed.rank == rank ? -1 : failed.rank;
   for (const auto& [ranks, memory, member] : concerned) {

@@ -22,8 +22,9 @@ inline bool is_transformed(const at::Tensor& tensor) {
 // Throws NotImplementedError that names `where`, such as "from_local".
 inline void check_untransformed(const at::Tensor& tensor, const char* where) {
   TORCH_CHECK_NOT_IMPLEMENTED(
-      !is_transformed(tensor), "meshtorch: a tensor that depends on the arguments of torch.func cannot be used here\n  in: ",
-      where, ", given shape ", tensor.sizes(),
+      !is_transformed(tensor),
+      "meshtorch: a tensor that depends on the arguments of torch.func cannot be used here\n  in: ", where,
+      ", given shape ", tensor.sizes(),
       "\n  do: make distributed tensors outside of the function and give them to it, or use autograd");
 }
 

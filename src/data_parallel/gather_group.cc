@@ -56,8 +56,8 @@ std::vector<WriteCounts> ParameterGroup::writes_to_shards() const {
   return writes;
 }
 
-// What operators wrote since it was sent counts, which all ranks know. What one rank wrote to its own part, the
-// others do not know of.
+// What operators wrote since it was sent counts, which all ranks know. What one rank wrote to its own part,
+// the others do not know of.
 void ParameterGroup::cancel_gather_of_written() {
   if (!gathering_) return;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -67,17 +67,20 @@ void ParameterGroup::cancel_gather_of_written() {
     if (!gathering_->writes[i].is_written(parameters_[i].shard())) continue;
     cancel_gather();
     TORCH_CHECK(false,
-                "meshtorch: the local tensor of a parameter was written while the parameter was gathered\n  parameter: ",
+                "meshtorch: the local tensor of a parameter was written while the parameter was gathered\n  "
+                "parameter: ",
                 parameters_[i].name(), " of ", options_.name,
-                "\n  do: write to to_local() before unshard() and before the forward pass, or write to the parameter");
+                "\n  do: write to to_local() before unshard() and before the forward pass, or write to the "
+                "parameter");
   }
 }
 
-// Whether parameters that are whole already may be used as they are. A backward pass uses what its forward pass
-// used. A forward pass gathers them again if they were written, on any rank.
+// Whether parameters that are whole already may be used as they are. A backward pass uses what its forward
+// pass used. A forward pass gathers them again if they were written, on any rank.
 bool ParameterGroup::are_up_to_date() const {
   if (is_running_backward()) return true;
-  const bool mine = std::ranges::none_of(parameters_, [](const ShardedParameter& p) { return p.was_written(); });
+  const bool mine =
+      std::ranges::none_of(parameters_, [](const ShardedParameter& p) { return p.was_written(); });
   const auto group = options_.data.group(options_.data.shard_axis);
   return group ? all_say(*group, "whether whole parameters are as they were gathered", mine) : mine;
 }

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "comm/agreement.h"
 #include "comm/last_words.h"
@@ -131,23 +133,35 @@ Shape global_target_shape(const ClassSplit& split) {
 // The sum over the classes of a gradient that class_split_nll_loss_backward gave, which it knows: the next
 // operator of backward wants it, and would have to communicate.
 struct KnownSum {
+  std::weak_ptr<MeshImpl> mesh;
   c10::weak_intrusive_ptr<c10::TensorImpl> gradient{c10::intrusive_ptr<c10::TensorImpl>()};
-  std::optional<MemoryState> state;  // of the gradient's local tensor
-  std::int64_t dim = 0;              // that of the classes
+  MemoryState state;  // of the gradient's local tensor
+  std::int64_t dim;   // that of the classes
   at::Tensor sum;
 };
-thread_local KnownSum known_sum;
+// The latest of each mesh, so that all ranks of a mesh have one or none.
+thread_local std::vector<KnownSum> known_sums;
 
-// Takes the sum of this gradient if it is known, and holds on all ranks: hooks may have written to the gradient
-// in between, on some ranks.
+std::optional<KnownSum> taken_from_known_sums(const std::shared_ptr<MeshImpl>& mesh) {
+  std::erase_if(known_sums, [](const KnownSum& known) { return known.mesh.expired(); });
+  const auto found =
+      std::ranges::find_if(known_sums, [&](const KnownSum& known) { return known.mesh.lock() == mesh; });
+  if (found == known_sums.end()) return std::nullopt;
+  std::optional<KnownSum> known = std::move(*found);
+  known_sums.erase(found);
+  return known;
+}
+
+// Takes the sum of this gradient if it is known, and holds on all ranks: hooks may have written to the
+// gradient in between, on some ranks.
 at::Tensor take_known_sum(const at::Tensor& gradient, const ClassSplit& split) {
-  const KnownSum known = std::exchange(known_sum, {});
-  if (!known.state) return {};
+  const std::optional<KnownSum> known = taken_from_known_sums(split.meta->mesh);
+  if (!known) return {};
   const DTensorMeta* meta = meta_of(gradient);
-  const bool holds_here = known.dim == split.dim && meta != nullptr && !known.gradient.expired() &&
-                          known.gradient._unsafe_get_target() == gradient.unsafeGetTensorImpl() &&
-                          known.state->holds_for(meta->local);
-  return split.all_say("whether the sum of a gradient still holds", holds_here) ? known.sum : at::Tensor();
+  const bool holds_here = known->dim == split.dim && meta != nullptr && !known->gradient.expired() &&
+                          known->gradient._unsafe_get_target() == gradient.unsafeGetTensorImpl() &&
+                          known->state.holds_for(meta->local);
+  return split.all_say("whether the sum of a gradient still holds", holds_here) ? known->sum : at::Tensor();
 }
 
 }  // namespace
@@ -245,8 +259,9 @@ std::optional<at::Tensor> class_split_nll_loss_backward(const at::Tensor& output
     gradient.scatter_(split->dim, t.index.unsqueeze(split->dim),
                       of_target.masked_fill(t.is_here.bitwise_not().unsqueeze(split->dim), 0));
   const at::Tensor result = wrap(gradient, split->meta->layout, self.sizes(), dense_strides(self.sizes()));
-  known_sum = {c10::weak_intrusive_ptr<c10::TensorImpl>(result.getIntrusivePtr()),
-               MemoryState(distributed(result, "a gradient").local), split->dim, of_target};
+  taken_from_known_sums(split->meta->mesh);
+  known_sums.push_back({split->meta->mesh, c10::weak_intrusive_ptr<c10::TensorImpl>(result.getIntrusivePtr()),
+                        MemoryState(distributed(result, "a gradient").local), split->dim, of_target});
   return result;
 }
 

@@ -123,7 +123,7 @@ at::Tensor& fill_with(at::Tensor& self, const at::Scalar& value) {
   Placements of_number = meta->layout->placements;
   for (Placement& p : of_number) p = p.is_shard() ? Replicate() : p;
   const at::Tensor number = at::full({}, value, meta->local.options());
-  meta->local.fill_(local_as(number, *meta->mesh->layout(of_number)));
+  meta->local.fill_(local_as(number, *meta->mesh->layout(of_number)).item());
   note_write(meta->local);
   if (meta->write_back) write_through(self);
   return self;

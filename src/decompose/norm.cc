@@ -17,8 +17,10 @@ namespace {
 at::Tensor vector_norm(const at::Tensor& self, const at::Scalar& ord, at::OptionalIntArrayRef dim,
                        bool keepdim, std::optional<at::ScalarType> dtype) {
   // What is not defined without elements, or of whole numbers, in LibTorch's words.
-  const at::ScalarType type = dtype.value_or(self.scalar_type());
-  if (self.numel() == 0 || !(at::isFloatingType(type) || at::isComplexType(type))) {
+  const auto has_norm = [](at::ScalarType type) {
+    return at::isFloatingType(type) || at::isComplexType(type);
+  };
+  if (self.numel() == 0 || !has_norm(self.scalar_type()) || !has_norm(dtype.value_or(self.scalar_type()))) {
     const at::Tensor shape = at::empty(self.sizes(), self.options().device(at::kMeta));
     at::linalg_vector_norm(shape, ord, dim, keepdim, dtype);
   }

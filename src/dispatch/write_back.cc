@@ -97,11 +97,7 @@ at::Tensor in_plain_memory(const at::Tensor& tensor) {
 
 CopiedView::CopiedView(Kind how, const at::Tensor& of, const c10::OperatorHandle& view_op,
                        torch::jit::Stack given, std::size_t index)
-    : kind(how),
-      base(as_it_lies(of)),
-      op(view_op),
-      arguments(std::move(given)),
-      result(index) {
+    : kind(how), base(as_it_lies(of)), op(view_op), arguments(std::move(given)), result(index) {
   if (!arguments.empty()) arguments[0] = base;
   if (kind != Kind::shared) count_writes_to(distributed(base, "the base of a view").local);
   note_equal();
@@ -111,7 +107,8 @@ bool CopiedView::is_outdated() const {
   const DTensorMeta& of = distributed(base, "the base of a view");
   const bool is_base_outdated = of.write_back && of.write_back->is_outdated();
   const auto lock = lock_across_ranks(mutex_);
-  return is_base_outdated || (kind != Kind::shared && base_state_->writes().is_written_by_operators(of.local));
+  return is_base_outdated ||
+         (kind != Kind::shared && base_state_->writes().is_written_by_operators(of.local));
 }
 
 // Only the copy of another layout is made by communication.

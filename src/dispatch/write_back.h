@@ -39,7 +39,7 @@ struct CopiedView final : WriteBack {
  private:
   bool holds(const DTensorMeta& of, Reader reader) const;
 
-  mutable std::recursive_mutex mutex_;  // a view may be read while it is brought up to date
+  mutable std::recursive_mutex mutex_;             // a view may be read while it is brought up to date
   mutable std::optional<MemoryState> base_state_;  // when the copy was last like it
 };
 

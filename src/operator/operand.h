@@ -26,13 +26,17 @@ class OriginOfCall {
  public:
   explicit OriginOfCall(const OperatorInfo& info) : info_(info) {}
   void add(const DTensorMeta* meta, std::size_t argument) {
-    operands_ = combined(operands_, meta != nullptr ? meta->origin.id : 1);
+    const std::uint64_t id = meta != nullptr ? meta->origin.id : 1;
+    if (meta != nullptr && meta->replica && !info_.arguments[argument].is_written) meta->replica->note_read();
+    is_known_ = is_known_ && id != kUnknownOrigin;
+    operands_ = combined(operands_, id);
     if (static_cast<int>(argument) == info_.copied_argument) copied_ = meta;
   }
   // Says of a result what it is made of; and, if it is the same tensor again, that it is the same replica.
   void mark(DTensorMeta& result, std::size_t index) const {
     if (copied_ == nullptr) {
-      result.origin = {combined(combined(operands_, info_.as_maker.id), index), info_.as_maker.maker};
+      const std::uint64_t id = combined(combined(operands_, info_.as_maker.id), index);
+      result.origin = {is_known_ ? id : kUnknownOrigin, info_.as_maker.maker};
       return;
     }
     result.origin = copied_->origin;
@@ -42,6 +46,7 @@ class OriginOfCall {
  private:
   const OperatorInfo& info_;
   std::uint64_t operands_ = 0;
+  bool is_known_ = true;
   const DTensorMeta* copied_ = nullptr;
 };
 

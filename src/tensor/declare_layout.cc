@@ -18,7 +18,7 @@ TensorOrigin origin_of_made(const char* what, const Layout& layout, c10::ScalarT
   hash.add(static_cast<std::uint64_t>(type));
   add_placements(hash, layout.placements);
   const std::uint64_t number = number_of_next_tensor(layout.mesh->ranks());
-  return {combined(hash.short_form(), number), what};
+  return {number == kUnknownOrigin ? number : combined(hash.short_form(), number), what};
 }
 
 TensorOrigin declare_layout(const char* what, const Layout& layout, c10::ScalarType type,

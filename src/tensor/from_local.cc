@@ -186,6 +186,7 @@ at::Tensor local_under(const at::Tensor& tensor, const Layout& to) {
 at::Tensor fresh_local_under(const at::Tensor& tensor, const Layout& to) {
   const DTensorMeta& meta = distributed(tensor, "a redistribution");
   const Shape shape = tensor.sizes().vec();
+  if (meta.replica) meta.replica->note_read();
   // Not asked of the plan, which depends on the shape, and the shape may differ between ranks.
   if (meta.layout != &to) compare_assumed(meta.assumed);
   if (meta.mesh.get() != to.mesh && meta.assumed) compare_shapes(shape, *meta.layout, to);

@@ -20,7 +20,8 @@ namespace {
 bool has_version(const at::Tensor& tensor) { return !tensor.is_inference(); }
 
 struct KnownStorage {
-  c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps its address from being used again, not its memory
+  c10::weak_intrusive_ptr<c10::StorageImpl>
+      storage;  // keeps its address from being used again, not its memory
   bool is_exposed = false;
   std::uint64_t writes = 0;  // of operators, since it is known
 };

@@ -28,8 +28,8 @@ void share_writes(const at::Tensor& view, const at::Tensor& base);
 class WriteCounts {
  public:
   explicit WriteCounts(const at::Tensor& local);
-  // Whether operators on distributed tensors have written to it since: equal on all ranks that computed alike.
-  // Only if the writes to it are counted.
+  // Whether operators on distributed tensors have written to it since: equal on all ranks that computed
+  // alike. Only if the writes to it are counted.
   bool is_written_by_operators(const at::Tensor& local) const;
   // Whether anything that LibTorch counts has: also what this rank wrote to its local tensor.
   bool is_written(const at::Tensor& local) const;

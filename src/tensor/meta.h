@@ -43,6 +43,20 @@ using AssumedShapePtr = std::shared_ptr<AssumedShape>;
 // The value of a pending tensor after its reduction (tensor/reduced.h).
 struct Reduced;
 
+// A replica of which ranks compare parts in turn, from the first time on that an operator reads it: until
+// then the program may still fill its memory.
+class ComparedReplica {
+ public:
+  // Says that an operator reads it.
+  void note_read() const {
+    if (!is_read()) is_read_.store(true, std::memory_order_relaxed);
+  }
+  bool is_read() const { return is_read_.load(std::memory_order_relaxed); }
+
+ private:
+  mutable std::atomic<bool> is_read_ = false;
+};
+
 // What an operator that reads a tensor keeps in it. Several threads may read one tensor.
 class ReductionSlot {
  public:
@@ -71,7 +85,7 @@ struct DTensorMeta final : c10::BackendMeta {
   AssumedShapePtr assumed;  // null if the shape is known
   TensorOrigin origin;
   // Kept by the tensors that have the memory of a replica that ranks compare; null for others.
-  std::shared_ptr<const void> replica;
+  std::shared_ptr<const ComparedReplica> replica;
   ReductionSlot reduced;  // empty if no operator has read the whole of a pending tensor
 
   // set_data() and its kin copy the meta: each tensor has its own.

@@ -8,6 +8,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,13 +26,14 @@ namespace meshtorch::internal {
 namespace {
 
 constexpr std::uint64_t kPartBytes = 4096;
-constexpr std::uint64_t kPartElements = 64;  // where elements do not lie in order
+constexpr std::uint64_t kMiddlePart = 1000003;  // of however many
+constexpr std::uint64_t kPartElements = 64;     // where elements do not lie in order
 
 // Memory of whole parameters is given back while nobody needs it.
 bool has_memory(const at::Tensor& local) {
-  return local.has_storage() &&
-         local.storage().nbytes() >= at::detail::computeStorageNbytes(local.sizes(), local.strides(),
-                                                                      local.itemsize(), local.storage_offset());
+  return local.has_storage() && local.storage().nbytes() >= at::detail::computeStorageNbytes(
+                                                                local.sizes(), local.strides(),
+                                                                local.itemsize(), local.storage_offset());
 }
 
 bool can_be_read(const at::Tensor& local) {
@@ -69,13 +73,6 @@ std::uint64_t checksum_of_part(const at::Tensor& local, std::uint64_t part) {
   return checksum_of_bytes(data + begin, std::min(kPartBytes, local.nbytes() - begin));
 }
 
-std::uint64_t checksum_of_ends(const at::Tensor& local) {
-  const std::uint64_t last = local.nbytes() / kPartBytes;
-  std::uint64_t all = checksum_of_part(local, 0);
-  if (last > 0) all = combined(all, checksum_of_part(local, last / 2 + 1));
-  return all;
-}
-
 std::vector<int> replicate_axes(const Layout& layout) {
   std::vector<int> axes;
   for (std::size_t axis = 0; axis < layout.placements.size(); ++axis) {
@@ -94,7 +91,8 @@ std::vector<int> in_order(const MeshImpl::Numbers& ranks) {
 // What is said of a tensor when its replicas differ.
 struct Description {
   std::string text() const {
-    return c10::str(name, "(", c10::toString(type), c10::IntArrayRef(shape), ", ", to_string(placements), ")");
+    return c10::str(name, "(", c10::toString(type), c10::IntArrayRef(shape), ", ", to_string(placements),
+                    ")");
   }
   std::string name;
   c10::ScalarType type;
@@ -116,6 +114,14 @@ class TensorReplica final : public Replica {
 
   std::string name() const override { return description_.text(); }
   bool is_alive() const override { return !tensor_.expired() && !storage_.expired(); }
+  bool is_in_use() const override {
+    const auto tensor = tensor_.lock();
+    return tensor && tensor->is_read();
+  }
+  // Of the beginning and of a part in the middle.
+  std::uint64_t checksum_of_ends() const {
+    return combined(checksum(0).value_or(0), checksum(kMiddlePart).value_or(0));
+  }
   std::optional<std::uint64_t> checksum(std::uint64_t part) const override {
     auto storage = storage_.lock();
     if (!storage) return std::nullopt;
@@ -126,7 +132,7 @@ class TensorReplica final : public Replica {
   }
 
  private:
-  const std::weak_ptr<const void> tensor_;
+  const std::weak_ptr<const ComparedReplica> tensor_;
   const c10::weak_intrusive_ptr<c10::StorageImpl> storage_;
   const Shape sizes_;
   const Shape strides_;
@@ -140,41 +146,61 @@ std::vector<int> compared_axes(const DTensorMeta& tensor) {
   return replicate_axes(*tensor.layout);
 }
 
-void add_to(Replicas& replicas, DTensorMeta& tensor, const MeshImpl::Numbers& ranks, Description description) {
-  if (tensor.origin.id == 0) return;
-  tensor.replica = std::make_shared<char>();
-  replicas.add(std::make_shared<TensorReplica>(tensor, in_order(ranks), std::move(description)));
+// What is said of a new replica.
+struct NewReplica {
+  std::vector<int> axes;
+  MeshImpl::Numbers ranks;
+  Description description;
+};
+
+// Nothing if ranks do not compare it.
+std::optional<NewReplica> new_replica(const DTensorMeta& tensor, std::string name, const Shape& shape) {
+  std::vector<int> axes = compared_axes(tensor);
+  if (axes.empty()) return std::nullopt;
+  MeshImpl::Numbers ranks = tensor.mesh->ranks_along(axes);
+  return NewReplica{std::move(axes),
+                    std::move(ranks),
+                    {std::move(name), tensor.local.scalar_type(), shape, tensor.layout->placements}};
+}
+
+// Whether ranks that show a part of it know that it is the same tensor.
+bool has_known_id(const DTensorMeta& tensor) {
+  return tensor.origin.id != 0 && tensor.origin.id != kUnknownOrigin;
+}
+
+// The next collective compares a sample.
+void declare_values(const TensorReplica& replica, const MeshImpl& mesh, const std::vector<int>& axes) {
+  const std::uint64_t checksum = replica.checksum_of_ends();
+  CallHash hash;
+  hash.add(checksum);
+  const auto words = [name = replica.name(), checksum] {
+    return c10::str("values of ", name, ": ", std::hex, checksum);
+  };
+  declare(mesh.ranks_along(axes), hash, words, [&] { return mesh.group(axes); }, DeclaredKind::values);
 }
 
 }  // namespace
 
 void declare_replica(DTensorMeta& tensor, const Shape& shape) {
-  const std::vector<int> axes = compared_axes(tensor);
-  const auto replicas = axes.empty() ? nullptr : compared_replicas();
-  if (!replicas) return;
-  const MeshImpl& mesh = *tensor.mesh;
-  const MeshImpl::Numbers ranks = mesh.ranks_along(axes);
-  const char* maker = tensor.origin.maker;
-  const Description description{maker == nullptr ? "tensor" : maker, tensor.local.scalar_type(), shape,
-                                tensor.layout->placements};
-  const std::uint64_t checksum = checksum_of_ends(tensor.local);
-  CallHash hash;
-  hash.add(tensor.origin.id);
-  hash.add(checksum);
-  const auto words = [description, checksum] {
-    return c10::str("values of ", description.text(), ": ", std::hex, checksum);
-  };
-  declare(ranks, hash, words, [&] { return mesh.group(axes); }, DeclaredKind::values);
-  add_to(*replicas, tensor, ranks, description);
+  const auto replicas = compared_replicas();
+  auto made =
+      replicas ? new_replica(tensor, tensor.origin.maker == nullptr ? "tensor" : tensor.origin.maker, shape)
+               : std::nullopt;
+  if (!made) return;
+  tensor.replica = std::make_shared<const ComparedReplica>();
+  auto replica = std::make_shared<TensorReplica>(tensor, in_order(made->ranks), std::move(made->description));
+  declare_values(*replica, *tensor.mesh, made->axes);
+  if (has_known_id(tensor)) replicas->add(std::move(replica));
 }
 
 void declare_parameter_replica(DTensorMeta& tensor, const std::string& name, const Shape& shape) {
   tensor.origin = origin_of_made("parameter", *tensor.layout, tensor.local.scalar_type());
-  const std::vector<int> axes = compared_axes(tensor);
-  const auto replicas = axes.empty() ? nullptr : compared_replicas();
-  if (!replicas) return;
-  add_to(*replicas, tensor, tensor.mesh->ranks_along(axes),
-         {"parameter " + name, tensor.local.scalar_type(), shape, tensor.layout->placements});
+  const auto replicas = compared_replicas();
+  auto made = replicas ? new_replica(tensor, "parameter " + name, shape) : std::nullopt;
+  if (!made || !has_known_id(tensor)) return;
+  tensor.replica = std::make_shared<const ComparedReplica>();
+  tensor.replica->note_read();  // no operator of its own reads it
+  replicas->add(std::make_shared<TensorReplica>(tensor, in_order(made->ranks), std::move(made->description)));
 }
 
 }  // namespace meshtorch::internal

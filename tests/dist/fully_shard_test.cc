@@ -215,7 +215,8 @@ TEST(FullyShardHandle, UnshardShowsPlainParametersAndKeepsWhatIsWritten) {
   });
 }
 
-// Of what ranks write to whole parameters each keeps the part that it owns, whether others have written or not.
+// Of what ranks write to whole parameters each keeps the part that it owns, whether others have written or
+// not.
 TEST(FullyShardHandle, WholeParametersThatOneRankWroteAreGatheredAgainByAll) {
   on_ranks(2, [](int rank) {
     const torch::NoGradGuard no_grad;

@@ -132,7 +132,8 @@ TEST(LossParallelScope, CommunicatesThreeSmallTensorsForwardAndNoneBackward) {
   });
 }
 
-// The sum of a gradient is kept for the next node of backward; between the two a hook may write to it, on some ranks.
+// The sum of a gradient is kept for the next node of backward; between the two a hook may write to it, on
+// some ranks.
 TEST(LossParallelScope, AHookMayWriteToTheGradientInBetween) {
   on_ranks(3, [](int rank) {
     const torch::Tensor target = torch::tensor({0, 6, 3, 6});
@@ -142,7 +143,8 @@ TEST(LossParallelScope, AHookMayWriteToTheGradientInBetween) {
         const torch::Tensor plain = numbers({4, 7}, torch::kDouble).requires_grad_();
         const torch::Tensor of_plain = torch::log_softmax(plain, 1);
         of_plain.register_hook([&](const torch::Tensor& g) {
-          for (const int writer : writers) torch::Tensor(g).tensor_split(torch::IntArrayRef{3, 6}, 1)[writer].mul_(3);
+          for (const int writer : writers)
+            torch::Tensor(g).tensor_split(torch::IntArrayRef{3, 6}, 1)[writer].mul_(3);
         });
         F::nll_loss(of_plain, target).backward();
         const DTensor logits =
@@ -158,6 +160,23 @@ TEST(LossParallelScope, AHookMayWriteToTheGradientInBetween) {
             << writers.size() << " ranks write, unseen: " << is_unseen;
       }
     }
+  });
+}
+
+// Ranks of a smaller mesh have kept a sum that nobody has asked for; the others have not.
+TEST(LossParallelScope, ASumOfAnotherMeshIsLeftAlone) {
+  on_ranks(3, [](int) {
+    const mt::loss_parallel scope;
+    const mt::DeviceMesh pair(torch::kCPU, std::vector<int64_t>{0, 1});
+    const DTensor chances =
+        mt::distribute_tensor(numbers({4, 6}, torch::kDouble).requires_grad_(), pair, {Shard(1)});
+    F::nll_loss(chances, torch::tensor({0, 5, 3, 1})).backward();
+    const torch::Tensor plain = numbers({4, 6}, torch::kDouble).requires_grad_();
+    torch::log_softmax(plain, 1).square().sum().backward();
+    const DTensor logits =
+        mt::distribute_tensor(numbers({4, 6}, torch::kDouble).requires_grad_(), line(3), {Shard(1)});
+    torch::log_softmax(logits, 1).square().sum().backward();
+    EXPECT_TRUE(is_close(DTensor(logits.grad()).full_tensor(), plain.grad(), 1e-12));
   });
 }
 

@@ -188,7 +188,8 @@ TEST(UnseenWrites, NobodyIsAskedWhereOneRankReadsItsShard) {
   });
 }
 
-// Whoever writes to its shard does so alone, and so does whoever looks at its part of a copy: nothing is sent.
+// Whoever writes to its shard does so alone, and so does whoever looks at its part of a copy: nothing is
+// sent.
 TEST(UnseenWrites, OfOneRankLeaveLocalTensorsOfCopiedViewsToEachRank) {
   on_ranks(3, [](int rank) {
     for (const bool is_inference : {false, true}) {

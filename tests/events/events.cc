@@ -180,6 +180,8 @@ const Events& disagreement_calls() {
          for (int step = 0; step < 100; ++step) {
            weight.to_local().add_(g && step == 20 ? 2 : 1);
            bias.to_local().add_(1);
+           torch::exp(weight);
+           torch::exp(bias);
            wait(mt::all_reduce(torch::ones({4}), "sum", {}));
          }
        }},
@@ -217,12 +219,12 @@ const Events& silent_calls() {
        }},
       {"own data",
        [](bool g) {
-         mt::distribute_tensor(torch::full({3, 3}, g ? 2.0 : 1.0), line(), {mt::Replicate()},
-                               {.src_data_rank = std::nullopt});
+         torch::exp(mt::distribute_tensor(torch::full({3, 3}, g ? 2.0 : 1.0), line(), {mt::Replicate()},
+                                          {.src_data_rank = std::nullopt}));
        }},
       {"local data",
        [](bool g) {
-         mt::DTensor::from_local(torch::full({3, 3}, g ? 2.0 : 1.0), line(), {mt::Replicate()});
+         torch::exp(mt::DTensor::from_local(torch::full({3, 3}, g ? 2.0 : 1.0), line(), {mt::Replicate()}));
        }},
       {"one seed more",
        [](bool g) {

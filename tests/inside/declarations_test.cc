@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/call_subject.h"
+
 namespace meshtorch::testing {
 using namespace internal;
 namespace {
@@ -55,6 +57,61 @@ TEST_F(DeclarationsTest, KeepTheWordsOfTheLatest) {
   Declarations::OfGroup group(all_, {0, 1});
   for (int number = 1; number <= 100; ++number) declare({0, 1}, number);
   EXPECT_EQ(group.take()->text(), ", after 96 other calls, call 97, call 98, call 99, call 100");
+}
+
+TEST_F(DeclarationsTest, CountTensorsOfEachMesh) {
+  EXPECT_EQ(all_->number_of_next_tensor({0, 1}), 1U);
+  EXPECT_EQ(all_->number_of_next_tensor({0, 1, 2}), 1U);
+  EXPECT_EQ(all_->number_of_next_tensor({0, 1}), 2U);
+}
+
+// Two ranks that made different numbers of tensors before.
+TEST_F(DeclarationsTest, CountTensorsAlikeAfterAnErrorThatAllGot) {
+  Declarations other;
+  all_->number_of_next_tensor({0, 1});
+  all_->restart_counts({0, 1}, 7);
+  other.restart_counts({0, 1}, 7);
+  const std::uint64_t first = all_->number_of_next_tensor({0, 1});
+  EXPECT_NE(first, kUnknownOrigin);
+  EXPECT_EQ(other.number_of_next_tensor({0, 1}), first);
+  EXPECT_EQ(other.number_of_next_tensor({1, 0}), all_->number_of_next_tensor({1, 0}));
+  EXPECT_NE(all_->number_of_next_tensor({0, 1}), first);
+}
+
+// The same error twice, between which one of them counted on.
+TEST_F(DeclarationsTest, CountTensorsAlikeAfterOneErrorThatComesAgain) {
+  Declarations other;
+  all_->restart_counts({0, 1}, 7);
+  other.restart_counts({0, 1}, 7);
+  all_->number_of_next_tensor({0, 1});
+  all_->restart_counts({0, 1}, 7);
+  other.restart_counts({0, 1}, 7);
+  EXPECT_EQ(other.number_of_next_tensor({0, 1}), all_->number_of_next_tensor({0, 1}));
+}
+
+TEST_F(DeclarationsTest, KnowNoNumberOfTensorsThatOtherRanksMakeTooUntilTheyAgree) {
+  Declarations::OfGroup pair(all_, {0, 1});
+  Declarations::OfGroup all(all_, {0, 1, 2});
+  EXPECT_FALSE(pair.may_counts_differ() || all.may_counts_differ());
+  all_->number_of_next_tensor({0, 1, 2});
+  all_->restart_counts({0, 1}, 7);
+  EXPECT_FALSE(pair.may_counts_differ());
+  EXPECT_TRUE(all.may_counts_differ());
+  EXPECT_EQ(all_->number_of_next_tensor({0, 1, 2}), kUnknownOrigin);
+  EXPECT_EQ(all_->number_of_next_tensor({1, 2}), kUnknownOrigin);
+  all.agree_on_counts(9);
+  EXPECT_FALSE(all.may_counts_differ());
+  EXPECT_NE(all_->number_of_next_tensor({0, 1, 2}), kUnknownOrigin);
+  EXPECT_NE(all_->number_of_next_tensor({1, 2}), kUnknownOrigin);
+  EXPECT_FALSE(Declarations::OfGroup(all_, {2, 1}).may_counts_differ());
+}
+
+TEST_F(DeclarationsTest, KnowNoNumberAfterAnErrorOfTheirOwn) {
+  Declarations::OfGroup pair(all_, {0, 1});
+  all_->restart_counts();
+  EXPECT_TRUE(pair.may_counts_differ());
+  EXPECT_TRUE(Declarations::OfGroup(all_, {1, 0}).may_counts_differ());
+  EXPECT_EQ(all_->number_of_next_tensor({0, 1}), kUnknownOrigin);
 }
 
 }  // namespace
