@@ -8,7 +8,8 @@ namespace meshtorch {
 // A parameter `CallSite site = CallSite::current()` takes the caller's line; nobody has to give it.
 class CallSite {
  public:
-  static constexpr CallSite current(const char* file = __builtin_FILE(), std::uint32_t line = __builtin_LINE()) {
+  static constexpr CallSite current(const char* file = __builtin_FILE(),
+                                    std::uint32_t line = __builtin_LINE()) {
     return CallSite(file, line);
   }
   constexpr const char* file_name() const { return file_; }

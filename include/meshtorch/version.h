@@ -1,7 +1,7 @@
 // The version of the library.
 //
-// Until 1.0 a new minor version may change interfaces, and is binary compatible with no other; the name of the shared
-// library says which it is (libmeshtorch.so.0.1). Patch versions keep both.
+// Until 1.0 a new minor version may change interfaces, and is binary compatible with no other; the name of
+// the shared library says which it is (libmeshtorch.so.0.1). Patch versions keep both.
 #pragma once
 
 #define MESHTORCH_VERSION_MAJOR 0

@@ -51,21 +51,25 @@ const Loaded& loaded() {
 }  // namespace
 
 void check_nccl() {
-  TORCH_CHECK_NOT_IMPLEMENTED(kLibTorchHasCuda,
-                              "meshtorch: backend nccl needs a LibTorch built with CUDA, and this meshtorch was "
-                              "built for one without\n  do: use shm or gloo, or build meshtorch for a CUDA build "
-                              "of LibTorch");
-  TORCH_CHECK_NOT_IMPLEMENTED(kIsBuilt,
-                              "meshtorch: backend nccl was not built: the headers of CUDA or NCCL were not "
-                              "found\n  do: use shm or gloo, or install nvidia-cuda-runtime and nvidia-nccl beside "
-                              "torch, and build meshtorch again");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      kLibTorchHasCuda,
+      "meshtorch: backend nccl needs a LibTorch built with CUDA, and this meshtorch was "
+      "built for one without\n  do: use shm or gloo, or build meshtorch for a CUDA build "
+      "of LibTorch");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      kIsBuilt,
+      "meshtorch: backend nccl was not built: the headers of CUDA or NCCL were not "
+      "found\n  do: use shm or gloo, or install nvidia-cuda-runtime and nvidia-nccl beside "
+      "torch, and build meshtorch again");
   TORCH_CHECK_NOT_IMPLEMENTED(loaded().plugin != nullptr,
                               "meshtorch: backend nccl needs the CUDA libraries of LibTorch, which cannot be "
-                              "loaded: ", loaded().problem,
+                              "loaded: ",
+                              loaded().problem,
                               "\n  do: use shm or gloo, or install what torch requires (pip install torch)");
-  TORCH_CHECK_NOT_IMPLEMENTED(loaded().plugin->device_count() > 0,
-                              "meshtorch: backend nccl needs a CUDA device, and this process sees none\n  do: "
-                              "use shm or gloo, or look at the driver and CUDA_VISIBLE_DEVICES");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      loaded().plugin->device_count() > 0,
+      "meshtorch: backend nccl needs a CUDA device, and this process sees none\n  do: "
+      "use shm or gloo, or look at the driver and CUDA_VISIBLE_DEVICES");
 }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const World& world,

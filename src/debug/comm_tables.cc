@@ -56,7 +56,8 @@ CommCounts outside_modules(const CommCounts& all, const std::map<std::string, Mo
   for (const auto& module : modules) {
     const auto is_inside = [&](const auto& other) { return module.first.starts_with(other.first + "."); };
     if (std::any_of(modules.begin(), modules.end(), is_inside)) continue;
-    for (const auto& [collective, s] : (module.second.*phase).statistics()) rest.at(collective).count -= s.count;
+    for (const auto& [collective, s] : (module.second.*phase).statistics())
+      rest.at(collective).count -= s.count;
   }
   return rest;
 }

@@ -96,9 +96,7 @@ class KnownCall {
     return std::move(stack.back()).toTensor();
   }
 
-  void mark_written(at::Tensor& self) const {
-    origin_.mark(distributed(self, "a direct call"), 0);
-  }
+  void mark_written(at::Tensor& self) const { origin_.mark(distributed(self, "a direct call"), 0); }
   at::Tensor marked(at::Tensor result) const {
     DTensorMeta& meta = distributed(result, "a direct call");
     origin_.mark(meta, 0);

@@ -280,7 +280,8 @@ Tensor placed_tensor(const Tensor& whole, const mt::DeviceMesh& mesh, const mt::
     local = index + 1 < count ? term(index) : before.clone();
     for (int64_t i = 0; index + 1 == count && i + 1 < count; ++i) local -= term(i);
   }
-  if (local.is_same(whole)) return mt::distribute_tensor(whole, mesh, placements, {.src_data_rank = std::nullopt}).detach();
+  if (local.is_same(whole))
+    return mt::distribute_tensor(whole, mesh, placements, {.src_data_rank = std::nullopt}).detach();
   const mt::DTensor pending = mt::DTensor::from_local(local, mesh, terms, {.shape = whole.sizes().vec()});
   return pending.redistribute(placements).detach();
 }

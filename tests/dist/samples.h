@@ -17,8 +17,8 @@ std::vector<Call> samples_of(const c10::OperatorHandle& op);
 // tensors like the results of the sample.
 std::optional<Call> as_variant(const Call& sample, const c10::OperatorHandle& variant);
 
-// Whether another version of LibTorch than this one has an operator of this name, as the records of the property
-// test say. Operators come and go: rules and samples name those of all versions.
+// Whether another version of LibTorch than this one has an operator of this name, as the records of the
+// property test say. Operators come and go: rules and samples name those of all versions.
 bool is_of_another_version(const std::string& name);
 
 // Why an operator is only called as its samples say, or not at all; empty for most.

@@ -134,13 +134,16 @@ TEST_F(Property, EveryAtenOperatorIsRightOrRefused) {
   }
   std::cout << total.right << " calls right, " << total.refused << " refused, " << total.wrong << " wrong"
             << std::endl;
-  const std::string recorded_in = std::string(MESHTORCH_ATEN_RECORDS) + "/" + MESHTORCH_LIBTORCH_MINOR + ".txt";
+  const std::string recorded_in =
+      std::string(MESHTORCH_ATEN_RECORDS) + "/" + MESHTORCH_LIBTORCH_MINOR + ".txt";
   if (const std::string file = setting("UPDATE_ATEN_OPERATORS", ""); !file.empty())
     std::ofstream(file == "1" ? recorded_in : file) << lines.str();
   EXPECT_EQ(total.wrong, 0);
   if (!is_normal_run) return;
   std::ifstream file(recorded_in);
-  if (!file) GTEST_SKIP() << "LibTorch " << MESHTORCH_LIBTORCH_MINOR << " has no record; UPDATE_ATEN_OPERATORS=1 writes it";
+  if (!file)
+    GTEST_SKIP() << "LibTorch " << MESHTORCH_LIBTORCH_MINOR
+                 << " has no record; UPDATE_ATEN_OPERATORS=1 writes it";
   std::stringstream written;
   written << file.rdbuf();
   EXPECT_EQ(lines.str(), written.str()) << "if it should have changed, run with UPDATE_ATEN_OPERATORS=1";

@@ -1,5 +1,5 @@
-// libmeshtorch_nccl.so: LibTorch's NCCL process group. Built where LibTorch is a CUDA build and the headers of
-// CUDA and NCCL were found. Never run on a machine with a GPU so far.
+// libmeshtorch_nccl.so: LibTorch's NCCL process group. Built where LibTorch is a CUDA build and the headers
+// of CUDA and NCCL were found. Never run on a machine with a GPU so far.
 #include "comm/nccl_plugin/plugin.h"
 
 #include <c10/cuda/CUDAFunctions.h>
@@ -8,8 +8,8 @@
 namespace meshtorch::internal {
 namespace {
 
-c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                               std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                               int size, std::chrono::milliseconds timeout) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = timeout;
   return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);

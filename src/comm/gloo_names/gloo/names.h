@@ -1,5 +1,6 @@
-// Names of Gloo, as far as LibTorch's header of its gloo backend needs them to compile. LibTorch carries Gloo's code but not its
-// headers. Nothing here has data or is made here: meshtorch passes pointers that LibTorch made back to LibTorch, so that no layout can differ.
+// Names of Gloo, as far as LibTorch's header of its gloo backend needs them to compile. LibTorch carries
+// Gloo's code but not its headers. Nothing here has data or is made here: meshtorch passes pointers that
+// LibTorch made back to LibTorch, so that no layout can differ.
 #pragma once
 
 #include <chrono>
