@@ -236,6 +236,16 @@ TEST(DifferentiableCollectives, BroadcastKeepsInfinityAwayFromOtherRanks) {
   });
 }
 
+TEST(DifferentiableCollectives, ThatSaveNothingGoBackAgain) {
+  on_ranks(2, [](int) {
+    const torch::Tensor x = torch::ones({2}).requires_grad_();
+    const torch::Tensor sum = mt::all_reduce(x, "sum", {}).sum();
+    sum.backward();
+    sum.backward();
+    EXPECT_TRUE(is_equal(x.grad(), torch::full({2}, 4.0)));
+  });
+}
+
 TEST(DifferentiableCollectives, Errors) {
   on_ranks(2, [](int) {
     const torch::Tensor x = torch::ones({2}).requires_grad_();
@@ -246,7 +256,7 @@ TEST(DifferentiableCollectives, Errors) {
     const torch::Tensor several = mt::all_reduce_coalesced({x, x}, "min", {})[1];
     EXPECT_EQ(error_of([&] { several.sum().backward(); }),
               "meshtorch: all_reduce_coalesced has no derivative for reduction min\n  do: use sum or avg");
-    const torch::Tensor once = mt::all_reduce(x, "sum", {}).sum();
+    const torch::Tensor once = mt::all_reduce(x, "product", {}).sum();
     once.backward();
     EXPECT_NE(error_of([&] { once.backward(); }).find("retain_graph=true"), std::string::npos);
     const torch::Tensor y = x * 1;

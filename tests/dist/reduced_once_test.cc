@@ -60,14 +60,13 @@ TEST(ReducedOnce, AWriteIsSeenHoweverItIsMade) {
     const mt::DeviceMesh mesh = line(2);
     using Write = std::function<void(torch::Tensor&)>;
     const std::vector<Write> writes{
-        [](torch::Tensor& x) { x.mul_(2); },
         [](torch::Tensor& x) { x.view({-1}).mul_(2); },
         [](torch::Tensor& x) { x.t().mul_(2); },
         [](torch::Tensor& x) { x.detach().mul_(2); },
         [](torch::Tensor& x) { x.variable_data().mul_(2); },
         [](torch::Tensor& x) { x.variable_data().view({-1}).mul_(2); },
         [](torch::Tensor& x) { DTensor(x).to_local().mul_(2); },
-        [](torch::Tensor& x) { torch::_foreach_mul_({x}, 2); },
+        [](torch::Tensor& x) { x.add_(x.detach()); },
         [](torch::Tensor& x) { x.set_data(x * 2); },
         [](torch::Tensor& x) { torch::mul_out(x, x, torch::full({}, 2.0F)); },
     };
@@ -83,6 +82,30 @@ TEST(ReducedOnce, AWriteIsSeenHoweverItIsMade) {
     EXPECT_EQ(cost_of_reading(x, numbers({4, 3}) * 2), 1);
     local.mul_(3);  // the memory is the caller's too
     EXPECT_EQ(cost_of_reading(x, numbers({4, 3}) * 6), 1);
+  });
+}
+
+TEST(ReducedOnce, ScalingInPlaceScalesWhatWasReduced) {
+  on_ranks(3, [](int rank) {
+    const mt::DeviceMesh mesh = line(3);
+    torch::Tensor x = pending(mesh, rank);
+    torch::Tensor expected = sum_of_terms(3);
+    x.mul_(0.5);  // before anything was reduced
+    expected.mul_(0.5);
+    EXPECT_EQ(cost_of_reading(x, expected), 1);
+    const torch::Tensor read = DTensor(x).redistribute({Replicate()});
+    const torch::Tensor before = expected.clone();
+    x.mul_(2).div_(torch::full({}, 4.0F));
+    torch::_foreach_mul_({x}, 8);
+    torch::_foreach_div_({x}, 2);
+    expected.mul_(2).div_(4).mul_(8).div_(2);
+    EXPECT_EQ(cost_of_reading(x, expected), 0);
+    EXPECT_TRUE(is_equal(DTensor(read).full_tensor(), before)) << "what was read is a tensor of its own";
+    EXPECT_EQ(DTensor(x).placements(), mt::Placements{Partial()});
+    if (rank == 1) DTensor(x).to_local().zero_();  // the other ranks do not see it
+    x.mul_(2);
+    const torch::Tensor without = (sum_of_terms(3) - numbers({4, 3}) * 2) * 2;
+    EXPECT_EQ(cost_of_reading(x, without), 1);
   });
 }
 
