@@ -90,7 +90,7 @@ class Version:
             name = part.split("\n", 1)[0].strip()
             passed = [int(n) for n in re.findall(r"\[  PASSED  \] (\d+) tests?", part)] + [int(n) for n in re.findall(r"(\d+) passed", part)]
             failed = [int(n) for n in re.findall(r"(\d+) FAILED TESTS?", part)] + [int(n) for n in re.findall(r"(\d+) failed", part)]
-            is_passed = "Test Passed." in part
+            is_passed = "Test Passed." in part or "Test Pass Reason:" in part
             found[name] = {"passed": max(passed, default=int(is_passed)), "failed": max(failed, default=0) if not is_passed else 0,
                            "ended": is_passed}
         return found
@@ -122,9 +122,10 @@ def main():
     parser.add_argument("--versions", nargs="+", default=["2.13.0", "2.14.1", "2.15.0"], metavar="VERSION")
     parser.add_argument("--light", action="store_true", help="C++ only, without torch's large requirements")
     options = parser.parse_args()
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for version in options.versions:
-        results[version] = Version(version, options.light).results()
+        result = Version(version, options.light).results()
+        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}  # as another run may have left it
+        results[version] = result
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
         PAGE.write_text(page(results))
         failed = [name for name, result in results[version]["tests"].items() if not result["ended"]]
