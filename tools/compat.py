@@ -88,7 +88,7 @@ class Version:
         log = (self.folder / "build/release/Testing/Temporary/LastTest.log").read_text(errors="replace")
         for part in re.split(r"^\d+/\d+ Testing: ", log, flags=re.M)[1:]:
             name = part.split("\n", 1)[0].strip()
-            passed = [int(n) for n in re.findall(r"\[  PASSED  \] (\d+) tests?", part)] + [int(n) for n in re.findall(r"(\d+) passed", part)]
+            passed = [int(n) for n in re.findall(r"\[  PASSED  \] (\d+) tests?", part)] + [int(n) for n in re.findall(r"(\d+) passed(?! over)", part)]
             failed = [int(n) for n in re.findall(r"(\d+) FAILED TESTS?", part)] + [int(n) for n in re.findall(r"(\d+) failed", part)]
             is_passed = "Test Passed." in part or "Test Pass Reason:" in part
             found[name] = {"passed": max(passed, default=int(is_passed)), "failed": max(failed, default=0) if not is_passed else 0,
