@@ -93,10 +93,13 @@ ROWS = {
     "meshtorch on gloo": (meshtorch_fully_shard, 2, "gloo"),
     "meshtorch on gloo, nothing ahead": (meshtorch_nothing_ahead, 2, "gloo"),
 }
-# What it costs on gloo that ranks agree on each collective first: by --rows only.
+# What it costs that ranks compare their calls and their replicas: by --rows only.
 COMPARED = {
     "meshtorch on gloo, not compared": (meshtorch_fully_shard, 2, "gloo"),
+    "meshtorch replicate, level calls": (meshtorch_replicate, 2, "shm"),
+    "meshtorch fully_shard, level calls": (meshtorch_fully_shard, 2, "shm"),
 }
+LEVELS = {"not compared": "off", "level calls": "calls"}
 
 
 WARM_UP = 4
@@ -104,8 +107,9 @@ WARM_UP = 4
 
 def measure(rank, row, dim, args, port, results):
     make, size, backend = (ROWS | COMPARED)[row]
-    if row.endswith("not compared"):
-        os.environ["MESHTORCH_AGREEMENT"] = "off"
+    level = LEVELS.get(row.partition(", ")[2])
+    if level:
+        os.environ["MESHTORCH_AGREEMENT"] = level
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size))
     torch.set_num_threads(1)
     if row.startswith("meshtorch"):
@@ -169,7 +173,7 @@ def main():
             best = min((each[row] for each in rounds), key=lambda found: found["ms"])
             lines.append({"dim": dim, "row": row, "ms": best["ms"], "cpu_ms": best["cpu_ms"]})
             print(
-                f"  {row:31} {best['ms']:8.1f} ms   CPU {best['cpu_ms']:8.1f} ms   "
+                f"  {row:34} {best['ms']:8.1f} ms   CPU {best['cpu_ms']:8.1f} ms   "
                 f"losses {best['losses']:.6f}   peak {best['peak'] / 1024:.0f} MiB",
                 flush=True,
             )
