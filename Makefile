@@ -53,6 +53,7 @@ bench: build     ## run the benchmarks: benchmarks/results/*.json and docs/bench
 	@$(BUILD)/benchmarks/ratio_benchmark benchmarks/results/ratios_threads.json
 	@$(BUILD)/tools/meshtorch-run -n 2 --no-prefix $(BUILD)/benchmarks/ratio_benchmark benchmarks/results/ratios_shm.json
 	@$(BUILD)/benchmarks/scale_benchmark benchmarks/results/scale.json
+	@$(BUILD)/benchmarks/waiting_benchmark benchmarks/results/waiting.json
 	@$(PYTHON) benchmarks/jax_step.py benchmarks/results/jax.json
 	@$(PYTHON) benchmarks/llama.py $(BUILD) examples/llama/data/alice.txt benchmarks/results/llama.json
 	@PYTHONPATH=$(BUILD)/python $(PYTHON) benchmarks/python_overhead.py

@@ -123,11 +123,26 @@ def data_parallel_section(results):
     return f"\n## Data parallelism\n\n{body}"
 
 
+def waiting_section(rows):
+    """What ranks cost that wait for each other, idle and beside other programs."""
+    found = {}
+    for row in rows:
+        found.setdefault(row["ranks"], []).append((row["busy_loops"], row["wall_ms"], row["cpu_ms"]))
+    body = table(["thread ranks", "alone: wall (CPU), ms", "beside a busy program on each core: wall (CPU), ms"],
+                 [[str(ranks), *(f"{wall:.2f} ({cpu:.2f})" for _, wall, cpu in sorted(pair))] for ranks, pair in found.items()])
+    return f"""
+## More ranks than cores, and busy machines
+
+A small tensor-parallel step; the CPU time is that of all ranks together.
+
+{body}"""
+
+
 # Why a target is missed, where it is: what profiles of `build/release` show, with the command. Numbers of one run of `make bench` are filled in.
 REASONS = {
     "step": """The step runs {step:.2f} times the instructions of the one by hand (`ctest -R instructions -V`). Of what it has more (`valgrind
 --tool=callgrind --instr-atstart=no build/release/tests/instruction_count`, the part named `step`, inclusive), two thirds make and destroy the
-tensors that stand for shards: `wrap` and `~DTensorMeta`, 0.30 of 0.44 million a step. A quarter finds what was decided (`KnownCall`, 0.11 million).
+tensors that stand for shards: `wrap` and `~DTensorMeta`, 0.30 of 0.44 million a step. A quarter finds what was decided (`CachedCall`, 0.11 million).
 Backward has 61 nodes, by hand 64.""",
     "jax": """By hand the step takes {hand_over_jax:.2f} times JAX's, which compiles forward, backward and update into one program; here each operator
 is called by itself, through LibTorch's dispatcher and engine: of the instructions of the step by hand 16 % only carry the engine's thread-local state
@@ -138,7 +153,7 @@ operators of a parameter, which is dispatched twice, for the tensor and for its 
 threads): two tensors, the look-up of the move, the record of it. That is one to two microseconds whatever the size, and shows beside collectives of ten. The bare all_to_all gets its bytes packed; a redistribution between dims moves them in rows of 1 to 4 KiB, to where they
 belong, and that is in its time.""",
     "large": """Processes cannot read each other's memory: what another rank needs is written to a shared segment and read there, so that a rank of two reads and
-writes 40 MiB in a reduce_scatter of 16, where a thread moves 24, and 72 MiB in an all_reduce of 16, where 32 would do (`src/comm/memory_exchange.cc`; a part of it stays in the
+writes 40 MiB in a reduce_scatter of 16, where a thread moves 24, and 72 MiB in an all_reduce of 16, where 32 would do (`src/backends/memory_exchange.cc`; a part of it stays in the
 caches). A rank's own part goes through no segment.""",
     "training": """In a profile of two thread ranks (`perf record build/release/examples/llama/meshtorch-llama train --dp 2 …`, taken beside other programs) 81 % of
 the time is LibTorch's, 70 % its matrix products, 12 % the kernel's, most of it for fresh pages; meshtorch's own code has 1 %, beside filling the parameters once. Ranks communicate or wait for each other for {tp_share:.0%} of the
@@ -286,7 +301,7 @@ the weights (`benchmarks/llama.py`).
 
 One rank of a large world on the `fake` backend, dp x tp 8 (`scale_benchmark`); the step is the small one above.
 
-{scale_table(load("scale.json"))}{data_parallel_section(results)}"""
+{scale_table(load("scale.json"))}{waiting_section(load("waiting.json"))}{data_parallel_section(results)}"""
     (docs / "benchmarks.md").write_text(page)
     (docs / "benchmarks.svg").write_text(drawing(threads, shm))
 

@@ -55,83 +55,90 @@ set(meshtorch_core_sources
   debug/report/page.cc
   debug/report/timeline.cc)
 set(meshtorch_torch_sources
-  comm/agreed_work.cc
-  comm/agreeing_backend.cc
-  comm/agreement.cc
-  comm/backend.cc
-  comm/backend_traits.cc
-  comm/blocking.cc
-  comm/bulk_copy.cc
-  comm/call_place.cc
-  comm/call_subject.cc
-  comm/call_table.cc
-  comm/collectives.cc
-  comm/collectives_in_memory.cc
-  comm/completed_work.cc
-  comm/declarations.cc
-  comm/fake_backend.cc
-  comm/fault_lab.cc
-  comm/flight_record.cc
-  comm/gather_chunks.cc
-  comm/gloo_backend.cc
-  comm/group_call.cc
-  comm/hidden_from_modes.cc
-  comm/host_meeting.cc
-  comm/hosts_meeting.cc
-  comm/last_words.cc
-  comm/meeting.cc
-  comm/meeting_bell.cc
-  comm/meeting_failures.cc
-  comm/meeting_memory.cc
-  comm/meeting_wait.cc
-  comm/memory_backend.cc
-  comm/memory_collectives.cc
-  comm/memory_exchange.cc
-  comm/meta_collectives.cc
-  comm/nccl_backend.cc
-  comm/notice_board.cc
-  comm/parts.cc
-  comm/peer_exchange.cc
-  comm/pending.cc
-  comm/process_group.cc
-  comm/rank_context.cc
-  comm/rank_generator.cc
-  comm/reduce.cc
-  comm/reduce_chunks.cc
-  comm/reduce_kernel.cc
-  comm/remote_ranks.cc
-  comm/rendezvous.cc
-  comm/replicas.cc
-  comm/result_memory.cc
-  comm/run.cc
-  comm/run_secret.cc
-  comm/scatter.cc
-  comm/segment.cc
-  comm/served_store.cc
-  comm/spawn.cc
-  comm/tensor_calls.cc
-  comm/tensor_runs.cc
-  comm/thread_world.cc
-  comm/thread_worlds.cc
-  comm/timeout.cc
-  comm/vector_math.cc
-  comm/waits.cc
-  comm/watched_store.cc
-  comm/wire.cc
-  autograd/collectives.cc
-  autograd/differentiable.cc
-  autograd/point_to_point.cc
+  runtime/blocking.cc
+  runtime/differentiable.cc
+  runtime/hidden_from_modes.cc
+  runtime/mkl_kernels.cc
+  runtime/timeout.cc
+  kernels/bulk_copy.cc
+  kernels/parts.cc
+  kernels/reduce.cc
+  kernels/reduce_kernel.cc
+  kernels/result_memory.cc
+  kernels/tensor_runs.cc
+  signature/agreement_level.cc
+  signature/call_place.cc
+  signature/call_subject.cc
+  signature/call_table.cc
+  signature/collective_signature.cc
+  signature/local_call_log.cc
+  signature/replicas.cc
+  signature/tensor_signatures.cc
+  liveness/failed_call.cc
+  liveness/fault_lab.cc
+  liveness/flight_record.cc
+  liveness/remote_ranks.cc
+  liveness/waits.cc
+  liveness/watched_store.cc
+  agreement/cross_host_agreement.cc
+  agreement/meeting.cc
+  agreement/meeting_bell.cc
+  agreement/meeting_failures.cc
+  agreement/meeting_memory.cc
+  agreement/meeting_wait.cc
+  agreement/run_secret.cc
+  agreement/segment.cc
+  agreement/shm_membership.cc
+  agreement/thread_world.cc
+  backends/agreed_work.cc
+  backends/agreeing_backend.cc
+  backends/backend.cc
+  backends/backend_traits.cc
+  backends/completed_work.cc
+  backends/fake_backend.cc
+  backends/gloo_backend.cc
+  backends/memory_backend.cc
+  backends/memory_collectives.cc
+  backends/memory_exchange.cc
+  backends/meta_collectives.cc
+  backends/nccl_backend.cc
+  backends/pending.cc
+  backends/posted_collectives.cc
+  backends/wire.cc
+  world/agree.cc
+  world/exit_reason.cc
+  world/group.cc
+  world/process_group.cc
+  world/rank_context.cc
+  world/rank_generator.cc
+  world/rendezvous.cc
+  world/run.cc
+  world/served_store.cc
+  world/spawn.cc
+  world/thread_worlds.cc
+  transport/packed.cc
+  transport/packed_boxes.cc
+  transport/packed_chunks.cc
+  transport/peer_messages.cc
+  transport/shared_memory.cc
+  transport/shared_memory_boxes.cc
+  transport/shared_memory_chunks.cc
+  transport/transport.cc
+  collectives/chunks.cc
+  collectives/collectives.cc
+  collectives/differentiable_collectives.cc
+  collectives/peer_exchange.cc
+  collectives/point_to_point.cc
   mesh/agree_on_mesh.cc
   mesh/axis_costs.cc
   mesh/device_mesh.cc
-  mesh/group.cc
+  mesh/group_of_mesh.cc
   mesh/layout.cc
   mesh/mesh_impl.cc
   mesh/slices.cc
-  tensor/boxes_in_memory.cc
   tensor/check_replicas.cc
   tensor/cross_mesh.cc
-  tensor/declare_layout.cc
+  tensor/log_layout.cc
   tensor/distribute.cc
   tensor/dtensor.cc
   tensor/execute.cc
@@ -151,14 +158,14 @@ set(meshtorch_torch_sources
   operator/corrections.cc
   operator/decision.cc
   operator/decomposition.cc
-  operator/fate.cc
+  operator/handling.cc
   operator/kept_layout.cc
   operator/known_number.cc
   operator/operator.cc
   operator/refusals.cc
-  operator/rule_call.cc
+  operator/bound_call.cc
   operator/situation.cc
-  operator/stack_call.cc
+  operator/stack_arguments.cc
   local/index_mask.cc
   local/kernel_check.cc
   local/kernel_operand.cc
@@ -170,7 +177,7 @@ set(meshtorch_torch_sources
   prove/prove.cc
   prove/register_rule.cc
   prove/rule_checks.cc
-  dispatch/attach.cc
+  dispatch/register_kernels.cc
   dispatch/composite.cc
   dispatch/decide.cc
   dispatch/direct.cc
@@ -226,7 +233,7 @@ set(meshtorch_torch_sources
   nn/replicate_over.cc
   nn/rms_norm.cc
   nn/split_styles.cc
-  data_parallel/freed_memory.cc
+  data_parallel/malloc_retention.cc
   data_parallel/fully_shard.cc
   data_parallel/gather_group.cc
   data_parallel/gathered_memory.cc

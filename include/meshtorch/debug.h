@@ -5,38 +5,15 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "meshtorch/api.h"
+#include "meshtorch/group.h"
 
 namespace torch::nn {
 class Module;
 }
 
 namespace meshtorch {
-
-// The collectives that are told apart. to_string gives PyTorch's names: "all_reduce",
-// "all_gather_into_tensor", …
-enum class Collective : std::uint8_t {
-  all_reduce,
-  all_reduce_coalesced,
-  all_gather,
-  all_gather_into_tensor,
-  all_gather_into_tensor_coalesced,
-  reduce_scatter,
-  reduce_scatter_tensor,
-  reduce_scatter_tensor_coalesced,
-  all_to_all,
-  all_to_all_single,
-  broadcast,
-  reduce,
-  gather,
-  scatter,
-  send,
-  recv,
-  barrier,
-};
-MESHTORCH_API std::string_view to_string(Collective collective);
 
 // What was counted of one collective.
 struct CommStatistics {

@@ -24,7 +24,7 @@ namespace meshtorch {
 
 namespace internal {
 class MeshImpl;
-struct CutMesh;
+struct Submesh;
 struct MeshAccess;
 }  // namespace internal
 
@@ -114,8 +114,8 @@ class MESHTORCH_API DeviceMesh {
 
  private:
   friend struct internal::MeshAccess;
-  explicit DeviceMesh(internal::CutMesh cut);
-  internal::CutMesh cut() const;
+  explicit DeviceMesh(internal::Submesh cut);
+  internal::Submesh cut() const;
 
   std::shared_ptr<internal::MeshImpl> impl_;
   std::shared_ptr<internal::MeshImpl> root_;  // null: the first that it was cut from

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "bindings/bindings.h"
-#include "comm/call_subject.h"
 #include "meshtorch/process_group.h"
+#include "signature/call_subject.h"
 
 namespace meshtorch::python {
 namespace {

@@ -2,10 +2,10 @@
 #include <torch/csrc/Exceptions.h>
 
 #include "bindings/bindings.h"
-#include "comm/blocking.h"
 #include "dispatch/foreign_error.h"
 #include "meshtorch/error.h"
 #include "meshtorch/version.h"
+#include "runtime/blocking.h"
 
 namespace meshtorch::python {
 using namespace internal;

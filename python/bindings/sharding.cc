@@ -10,7 +10,7 @@ namespace meshtorch::python {
 using namespace internal;
 namespace {
 
-py::object argument_to_python(const StackCall& call, std::size_t argument) {
+py::object argument_to_python(const StackArguments& call, std::size_t argument) {
   const c10::IValue& value = call.arguments()[argument];
   if (value.isTensor() && is_dtensor(value.toTensor())) return py::cast(DTensor(value.toTensor()).spec());
   return torch::jit::toPyObject(value);
@@ -25,7 +25,7 @@ bool is_default(const c10::Argument& argument, const c10::IValue& value) {
 // The arguments as the function takes them: tensors as their specs, those of the registered variant that the
 // call has not, as None.
 py::object call_function(const py::function& function, const c10::FunctionSchema& registered,
-                         const StackCall& call) {
+                         const StackArguments& call) {
   py::list positional;
   py::dict named;
   for (const c10::Argument& argument : registered.arguments()) {
@@ -46,7 +46,7 @@ Placement placement_or_replicated(const py::handle& placement) {
 }
 
 // The placements of the tensors of one argument that the call has: one for all, or one for each element.
-void append_operands(const py::handle& given, const StackCall& call, std::size_t argument,
+void append_operands(const py::handle& given, const StackArguments& call, std::size_t argument,
                      Placements& placements) {
   for (const Operand& operand : call.operands()) {
     if (operand.argument != argument) continue;
@@ -59,7 +59,7 @@ void append_operands(const py::handle& given, const StackCall& call, std::size_t
 }
 
 std::vector<ListedOption> options_from(const py::object& listed, const c10::FunctionSchema& registered,
-                                       const StackCall& call) {
+                                       const StackArguments& call) {
   std::vector<ListedOption> options;
   for (const py::handle& pair : listed) {
     const auto [results, operands] = pair.cast<std::pair<py::sequence, py::sequence>>();
@@ -89,7 +89,7 @@ void bind_sharding(py::module_& m) {
         const c10::FunctionSchema registered = operator_named(op).op.schema();  // the operator may go
         // As long as the program: rules are asked until its end, and nobody may drop it after Python's.
         const auto* kept = new py::function(function);
-        register_options(op, [kept, registered](const StackCall& call) {
+        register_options(op, [kept, registered](const StackArguments& call) {
           const py::gil_scoped_acquire lock;
           return options_from(call_function(*kept, registered, call), registered, call);
         });

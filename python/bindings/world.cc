@@ -7,16 +7,16 @@
 
 #include <numeric>
 
+#include "agreement/shm_membership.h"
+#include "backends/backend.h"
 #include "bindings/bindings.h"
-#include "comm/backend.h"
-#include "comm/call_place.h"
-#include "comm/host_meeting.h"
-#include "comm/rank_context.h"
-#include "comm/rank_generator.h"
-#include "comm/timeout.h"
-#include "comm/watched_spawn.h"
 #include "meshtorch/launch.h"
 #include "meshtorch/process_group.h"
+#include "runtime/timeout.h"
+#include "signature/call_place.h"
+#include "world/rank_context.h"
+#include "world/rank_generator.h"
+#include "world/watched_spawn.h"
 
 namespace meshtorch::python {
 using namespace internal;

@@ -14,7 +14,7 @@
 #include "checkpoint/load_parameters.h"
 #include "checkpoint/module_tensors.h"
 #include "checkpoint/plan/dcp_metadata.h"
-#include "comm/host_tensor.h"
+#include "runtime/host_tensor.h"
 #include "safetensors/input_file.h"
 
 namespace meshtorch::dcp {

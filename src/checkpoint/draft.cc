@@ -9,9 +9,9 @@
 #include <filesystem>
 #include <random>
 
+#include "backends/wire.h"
 #include "checkpoint/held_tensors.h"
 #include "checkpoint/slab.h"
-#include "comm/wire.h"
 #include "safetensors/atomic_file.h"
 #include "safetensors/header.h"
 

@@ -8,10 +8,10 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "backends/wire.h"
 #include "checkpoint/gather.h"
 #include "checkpoint/held_tensors.h"
 #include "checkpoint/slab.h"
-#include "comm/wire.h"
 #include "core/shard_indices.h"
 #include "meshtorch/checkpoint.h"
 #include "safetensors/atomic_file.h"

@@ -3,10 +3,10 @@
 
 #include <ATen/ATen.h>
 
+#include "backends/wire.h"
 #include "checkpoint/dtype.h"
 #include "checkpoint/slab.h"
-#include "comm/host_tensor.h"
-#include "comm/wire.h"
+#include "runtime/host_tensor.h"
 
 namespace meshtorch::safetensors::internal {
 

@@ -7,11 +7,11 @@
 #include <chrono>
 #include <exception>
 
-#include "comm/backend_traits.h"
-#include "comm/error_text.h"
-#include "comm/host_tensor.h"
-#include "comm/rank_context.h"
-#include "comm/watched_store.h"
+#include "backends/backend_traits.h"
+#include "liveness/watched_store.h"
+#include "runtime/error_text.h"
+#include "runtime/host_tensor.h"
+#include "world/rank_context.h"
 
 namespace meshtorch::checkpoint::internal {
 namespace {

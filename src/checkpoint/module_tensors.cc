@@ -6,7 +6,7 @@
 
 #include <map>
 
-#include "comm/pending.h"
+#include "backends/pending.h"
 #include "data_parallel/parameter_group.h"
 #include "dispatch/write_back.h"
 #include "meshtorch/distribute_module.h"

@@ -3,13 +3,13 @@
 
 #include <ATen/ATen.h>
 
+#include "backends/pending.h"
+#include "backends/wire.h"
 #include "checkpoint/dtype.h"
 #include "checkpoint/files_impl.h"
 #include "checkpoint/fill.h"
-#include "comm/host_tensor.h"
-#include "comm/pending.h"
-#include "comm/wire.h"
 #include "meshtorch/dtensor.h"
+#include "runtime/host_tensor.h"
 #include "safetensors/atomic_file.h"
 
 namespace meshtorch::safetensors {

@@ -8,6 +8,9 @@
 
 namespace meshtorch::internal {
 
+// Where the numbers of a rank start if the program gives no seed.
+inline constexpr std::uint64_t kFirstSeed = 67280421310721;
+
 class RandomSource {
  public:
   explicit RandomSource(RandomCall next) : next_(next) {}

@@ -2,12 +2,12 @@
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 
-#include "comm/agreement.h"
-#include "comm/gather_chunks.h"
-#include "comm/hidden_from_modes.h"
-#include "comm/transforms.h"
+#include "collectives/chunks.h"
 #include "data_parallel/gradient_hook.h"
 #include "data_parallel/parameter_group.h"
+#include "runtime/hidden_from_modes.h"
+#include "runtime/transforms.h"
+#include "world/agree.h"
 
 namespace meshtorch::internal {
 namespace {

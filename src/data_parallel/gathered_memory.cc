@@ -4,7 +4,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 
-#include "comm/result_memory.h"
+#include "kernels/result_memory.h"
 #include "tensor/meta.h"
 
 namespace meshtorch::internal {

@@ -2,12 +2,12 @@
 // of the shards at its end.
 #include <ATen/ATen.h>
 
-#include "comm/group_call.h"
-#include "comm/hidden_from_modes.h"
-#include "comm/pending.h"
+#include "backends/pending.h"
 #include "data_parallel/gradient_hook.h"
 #include "data_parallel/parameter_group.h"
 #include "meshtorch/gradients.h"
+#include "runtime/hidden_from_modes.h"
+#include "signature/collective_signature.h"
 
 namespace meshtorch::internal {
 

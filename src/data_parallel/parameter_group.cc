@@ -7,8 +7,8 @@
 #include <map>
 #include <mutex>
 
-#include "data_parallel/freed_memory.h"
 #include "data_parallel/gradient_hook.h"
+#include "data_parallel/malloc_retention.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -60,7 +60,7 @@ void convert_floating(const std::vector<at::Tensor*>& tensors, const std::option
 
 std::shared_ptr<ParameterGroup> ParameterGroup::make(const std::vector<NamedParameter>& parameters,
                                                      ParameterGroupOptions options) {
-  keep_freed_memory();
+  configure_malloc_retention();
   std::shared_ptr<ParameterGroup> group(new ParameterGroup(parameters, std::move(options)));
   for (const ShardedParameter& p : group->parameters_) owners().add(p.tensor(), group);
   group->keep_hooks();

@@ -6,8 +6,8 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "autograd/differentiable.h"
-#include "comm/host_tensor.h"
+#include "runtime/differentiable.h"
+#include "runtime/host_tensor.h"
 
 namespace meshtorch {
 using namespace internal;

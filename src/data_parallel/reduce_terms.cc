@@ -3,8 +3,8 @@
 
 #include <ATen/ATen.h>
 
-#include "comm/pending.h"
-#include "comm/reduce_chunks.h"
+#include "backends/pending.h"
+#include "collectives/chunks.h"
 
 namespace meshtorch::internal {
 namespace {

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 
-#include "comm/pending.h"
-#include "comm/scatter.h"
+#include "backends/pending.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/distribute_module.h"
 #include "tensor/from_local.h"
 #include "tensor/redistribute.h"
 #include "tensor/replica_sample.h"
+#include "transport/transport.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -100,7 +100,7 @@ at::Tensor first_shard(at::Tensor whole, const DataMesh& data, const std::option
     const Range part = chunk(whole.size(*dim), data.shards(), r);
     parts.push_back(whole.narrow(*dim, part.begin, part.size));
   }
-  return scatter_parts(parts, *source, *shards);
+  return TransportOf(*shards, parts[0])->scatter(parts, *source);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // The end of a backward pass that left parameters without gradients.
 #include <ATen/ATen.h>
 
-#include "comm/host_tensor.h"
 #include "data_parallel/parameter_group.h"
+#include "runtime/host_tensor.h"
 
 namespace meshtorch::internal {
 

@@ -8,9 +8,10 @@
 #include <numeric>
 #include <optional>
 
-#include "comm/comm_record.h"
 #include "debug/operator_notes.h"
 #include "debug/running_modules.h"
+#include "meshtorch/debug.h"
+#include "transport/comm_wait.h"
 
 namespace meshtorch {
 using namespace internal;
@@ -23,26 +24,6 @@ struct internal::CommDebugState {
 };
 
 namespace {
-
-constexpr std::array<std::string_view, 17> kNames{
-    "all_reduce",
-    "all_reduce_coalesced",
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_gather_into_tensor_coalesced",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "reduce_scatter_tensor_coalesced",
-    "all_to_all",
-    "all_to_all_single",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "send",
-    "recv",
-    "barrier",
-};
 
 // How much of its payload a rank of a ring of n sends.
 enum class Traffic : std::uint8_t { none, part, all, others, twice };
@@ -193,7 +174,21 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   return std::make_unique<CallContext>(op->kind);
 }
 
+void count_wait(Collective kind, double seconds) {
+  if (active().states.empty()) return;
+  // A wait counts where it happens, which may be another module than the one that began the collective.
+  const RunningModules running = running_modules();
+  for (const auto& state : active().states) {
+    state->counts.spend(kind, seconds);
+    for (const std::string& module : running.paths) {
+      ModuleCommCounts& counts = state->modules[module];
+      (running.is_backward ? counts.backward : counts.forward).at(kind).seconds += seconds;
+    }
+  }
+}
+
 void activate(const std::shared_ptr<CommDebugState>& state) {
+  on_comm_wait = &count_wait;
   ActiveModes& modes = active();
   if (std::find(modes.states.begin(), modes.states.end(), state) != modes.states.end()) return;
   if (modes.states.empty()) {
@@ -214,22 +209,6 @@ void deactivate(const std::shared_ptr<CommDebugState>& state) {
 }
 
 }  // namespace
-
-std::string_view to_string(Collective collective) { return kNames.at(static_cast<std::size_t>(collective)); }
-
-CommWait::~CommWait() {
-  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin_;
-  if (active().states.empty()) return;
-  // A wait counts where it happens, which may be another module than the one that began the collective.
-  const RunningModules running = running_modules();
-  for (const auto& state : active().states) {
-    state->counts.spend(kind_, spent.count());
-    for (const std::string& module : running.paths) {
-      ModuleCommCounts& counts = state->modules[module];
-      (running.is_backward ? counts.backward : counts.forward).at(kind_).seconds += spent.count();
-    }
-  }
-}
 
 std::int64_t CommCounts::operator[](Collective collective) const {
   const auto found = statistics_.find(collective);

@@ -2,14 +2,16 @@
 #include "meshtorch/decision_log.h"
 
 #include <algorithm>
+#include <mutex>
 #include <torch/csrc/distributed/c10d/RankLocal.hpp>
 
 #include "core/number_text.h"
 #include "debug/running_modules.h"
-#include "dispatch/call_record.h"
+#include "dispatch/call_record_scope.h"
 #include "mesh/mesh_impl.h"
 #include "operator/situation.h"
 #include "tensor/meta.h"
+#include "tensor/move_record.h"
 
 namespace meshtorch {
 using namespace internal;
@@ -17,8 +19,6 @@ using namespace internal;
 struct internal::DecisionLogState {
   std::vector<DecisionLog::Entry> entries;
 };
-
-std::atomic<int> internal::active_decision_logs = 0;
 
 namespace {
 
@@ -47,7 +47,7 @@ std::string axis_name(const MeshImpl& mesh, std::size_t axis) {
 std::shared_ptr<const Reason> reason_of(const Call& given) {
   const RuleEntry* rule = given.info->rule;
   if (rule == nullptr) return nullptr;
-  const auto call = RuleCall::bind(*rule, *given.info, *given.operands, given.arguments);
+  const auto call = BoundCall::bind(*rule, *given.info, *given.operands, given.arguments);
   if (!call) return nullptr;
   auto reason = std::make_shared<Reason>();
   reason->rule = call->use().rule.to_string();
@@ -115,9 +115,53 @@ void add_entry(DecisionLogState& state, const DecisionLog::Entry& entry) {
   state.entries.push_back(entry);
 }
 
+void enter_call(const OperatorInfo& info, const Operands& operands, c10::ArrayRef<c10::IValue> arguments,
+                MeshImpl& mesh) {
+  logs().calls.push_back({&info, &operands, arguments, &mesh, nullptr});
+}
+void leave_call() { logs().calls.pop_back(); }
+constexpr CallRecorder kCallRecorder{&enter_call, &leave_call};
+
+void record_move_in_logs(const at::Tensor& local, const Shape& shape, const Layout& from, const Layout& to,
+                         const Plan& plan) {
+  ActiveLogs& active = logs();
+  if (active.states.empty()) return;
+  DecisionLog::Entry entry;
+  const RunningModules running = running_modules();
+  if (!running.paths.empty()) entry.module = running.paths.back();
+  entry.is_backward = running.is_backward;
+  entry.shape = shape;
+  entry.from = from.placements;
+  entry.to = to.placements;
+  entry.count = 1;
+  describe_steps(plan, *from.mesh, entry);
+  if (!active.calls.empty()) {
+    Call& call = active.calls.back();
+    if (const Operand* operand = operand_with(call, local)) {
+      entry.op = call.info->name;
+      entry.argument = call.info->arguments[operand->argument].name;
+      if (!call.is_explained) call.reason = reason_of(call);
+      call.is_explained = true;
+      entry.reason = call.reason;
+    }
+  }
+  for (const auto& state : active.states) add_entry(*state, entry);
+}
+
+// The logs of all ranks of this process.
+std::mutex count_mutex;
+int count_of_logs = 0;
+
+void count_logs(int change) {
+  const std::scoped_lock lock(count_mutex);
+  count_of_logs += change;
+  call_recorder = count_of_logs > 0 ? &kCallRecorder : nullptr;
+  move_recorder = count_of_logs > 0 ? &record_move_in_logs : nullptr;
+}
+
 void end_log(const std::shared_ptr<DecisionLogState>& state) {
   if (std::erase(logs().states, state) == 0) return;
-  --active_decision_logs;
+  count_logs(-1);
   watch_modules(false);
 }
 
@@ -143,42 +187,9 @@ std::string choice_text(const Reason& reason) {
 
 }  // namespace
 
-void RecordedCall::enter(const OperatorInfo& info, const Operands& operands,
-                         c10::ArrayRef<c10::IValue> arguments, MeshImpl& mesh) {
-  logs().calls.push_back({&info, &operands, arguments, &mesh, nullptr});
-}
-
-void RecordedCall::leave() { logs().calls.pop_back(); }
-
-void internal::record_move_in_logs(const at::Tensor& local, const Shape& shape, const Layout& from,
-                                   const Layout& to, const Plan& plan) {
-  ActiveLogs& active = logs();
-  if (active.states.empty()) return;
-  DecisionLog::Entry entry;
-  const RunningModules running = running_modules();
-  if (!running.paths.empty()) entry.module = running.paths.back();
-  entry.is_backward = running.is_backward;
-  entry.shape = shape;
-  entry.from = from.placements;
-  entry.to = to.placements;
-  entry.count = 1;
-  describe_steps(plan, *from.mesh, entry);
-  if (!active.calls.empty()) {
-    Call& call = active.calls.back();
-    if (const Operand* operand = operand_with(call, local)) {
-      entry.op = call.info->name;
-      entry.argument = call.info->arguments[operand->argument].name;
-      if (!call.is_explained) call.reason = reason_of(call);
-      call.is_explained = true;
-      entry.reason = call.reason;
-    }
-  }
-  for (const auto& state : active.states) add_entry(*state, entry);
-}
-
 DecisionLog::DecisionLog() : state_(std::make_shared<DecisionLogState>()) {
   logs().states.push_back(state_);
-  ++active_decision_logs;
+  count_logs(1);
   watch_modules(true);
 }
 DecisionLog::~DecisionLog() { end_log(state_); }

@@ -59,7 +59,7 @@ std::string options_table(const std::vector<PricedOption>& considered) {
   return text;
 }
 
-std::string choice_text(const GivenCall& given, const RuleCall& call, const Choice& choice) {
+std::string choice_text(const GivenCall& given, const BoundCall& call, const Choice& choice) {
   std::string text = "choice\n";
   for (std::size_t i = 0; i < call.order().size(); ++i) {
     const Operand& operand = call.operand(i);
@@ -78,7 +78,7 @@ std::string replicated(const std::string& why) {
 }
 
 std::string explain_by_rule(const GivenCall& given, const RuleEntry& rule) {
-  const auto call = RuleCall::bind(rule, given.info, given.operands, given.arguments);
+  const auto call = BoundCall::bind(rule, given.info, given.operands, given.arguments);
   if (!call) return "rule   " + rule.describe() + "\n" + replicated("the rule does not fit the shapes");
   std::string text = "rule   " + call->use().rule.to_string() + "\n";
   std::vector<std::vector<PricedOption>> considered;
@@ -103,16 +103,16 @@ std::string explain_call(std::string_view op, std::vector<c10::IValue> arguments
   const GivenCall call = given_call(op, std::move(arguments));
   std::string text = call.info.name + " on " + DeviceMesh(call.mesh->shared_from_this()).to_string() + "\n" +
                      operands_text(call);
-  switch (call.info.fate.kind) {
-    case Fate::Kind::composite:
+  switch (call.info.handling.kind) {
+    case Handling::Kind::composite:
       return text + "composite: LibTorch decomposes it; explain the operators that it calls\n";
-    case Fate::Kind::refused:
-      return text + "refused: it" + call.info.fate.refusal + "\n";
-    case Fate::Kind::written:
+    case Handling::Kind::rejected:
+      return text + "refused: it" + call.info.handling.refusal + "\n";
+    case Handling::Kind::via_functional:
       return text + "written: explain " + rule_name(call.info.functional->operator_name()) +
              ", whose results are copied\n";
-    case Fate::Kind::decomposition:
-      if (!call.info.fate.decomposition->traits.asks_rule)
+    case Handling::Kind::decomposition:
+      if (!call.info.handling.decomposition->traits.asks_rule)
         return text + "meshtorch writes it out in other operators: explain those\n";
       text += "meshtorch writes it out in other operators; where its own rule is asked:\n";
       break;

@@ -11,13 +11,13 @@
 
 #include <algorithm>
 
-#include "comm/host_tensor.h"
 #include "core/shard.h"
 #include "data_parallel/parameter_group.h"
 #include "debug/data_parallel_memory.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/dtensor.h"
 #include "meshtorch/process_group.h"
+#include "runtime/host_tensor.h"
 #include "tensor/meta.h"
 
 namespace meshtorch {

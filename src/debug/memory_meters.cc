@@ -10,7 +10,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "comm/pending.h"
+#include "backends/pending.h"
 #include "meshtorch/dtensor.h"
 #include "meshtorch/memory.h"
 

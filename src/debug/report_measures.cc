@@ -10,7 +10,7 @@ namespace meshtorch::report::internal {
 namespace {
 
 // More points than a curve can show become means of neighbours.
-constexpr std::size_t kMostPoints = 4000;
+constexpr std::size_t kMaxPoints = 4000;
 
 Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
@@ -42,7 +42,7 @@ Json reason_json(const DecisionLog::Reason& reason) {
 }  // namespace
 
 Json training_json(const std::vector<TrainingStep>& steps) {
-  const std::size_t group = (steps.size() + kMostPoints - 1) / kMostPoints;
+  const std::size_t group = (steps.size() + kMaxPoints - 1) / kMaxPoints;
   Json numbers = Json::array();
   for (std::size_t begin = 0; begin < steps.size(); begin += group)
     numbers.push_back(steps[std::min(begin + group, steps.size()) - 1].step);

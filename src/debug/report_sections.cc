@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "comm/backend_traits.h"
+#include "backends/backend_traits.h"
 #include "debug/report/layouts.h"
 #include "meshtorch/dtensor.h"
 #include "meshtorch/parallelize.h"

@@ -7,10 +7,10 @@
 #include <torch/nn/module.h>
 #include <torch/csrc/distributed/c10d/RankLocal.hpp>
 
-#include "comm/agreement.h"
-#include "comm/group_call.h"
 #include "meshtorch/detail/module_scope.h"
 #include "nn/hookable_module.h"
+#include "signature/collective_signature.h"
+#include "world/agree.h"
 
 namespace meshtorch {
 using namespace internal;

@@ -13,12 +13,12 @@
 #include <mutex>
 #include <thread>
 
-#include "comm/host_tensor.h"
 #include "debug/report/timeline.h"
 #include "debug/running_modules.h"
 #include "debug/trace_events.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/process_group.h"
+#include "runtime/host_tensor.h"
 
 namespace meshtorch {
 using namespace internal;

@@ -11,13 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "comm/agreement.h"
-#include "comm/last_words.h"
 #include "dispatch/mixing.h"
 #include "meshtorch/collectives.h"
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
 #include "tensor/memory_state.h"
+#include "world/agree.h"
+#include "world/exit_reason.h"
 
 namespace meshtorch::internal {
 namespace {

@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "autograd/differentiable.h"
-#include "comm/host_tensor.h"
 #include "decompose/by_rule.h"
 #include "decompose/families.h"
 #include "decompose/sequence_order.h"
 #include "decompose/sequence_split.h"
+#include "runtime/differentiable.h"
+#include "runtime/host_tensor.h"
 #include "tensor/meta.h"
 #include "tensor/random.h"
 #include "tensor/redistribute.h"

@@ -2,9 +2,9 @@
 #include <ATen/ATen.h>
 #include <ATen/ops/_has_same_storage_numel_ops.h>
 
-#include "comm/backend_traits.h"
-#include "comm/rank_context.h"
+#include "backends/backend_traits.h"
 #include "decompose/families.h"
+#include "world/rank_context.h"
 
 namespace meshtorch::internal {
 namespace {

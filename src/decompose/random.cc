@@ -14,7 +14,7 @@
 #include <ATen/ops/rrelu_with_noise_ops.h>
 #include <ATen/ops/uniform_ops.h>
 
-#include "comm/pending.h"
+#include "backends/pending.h"
 #include "decompose/distributions.h"
 #include "decompose/families.h"
 #include "dispatch/write_back.h"

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "comm/peer_exchange.h"
+#include "collectives/peer_exchange.h"
 #include "decompose/blockwise_attention.h"
 #include "decompose/sequence_split.h"
 #include "meshtorch/collectives.h"

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/hidden_from_modes.h"
 #include "dispatch/gradient_guard.h"
 #include "dispatch/handler.h"
 #include "dispatch/mixing.h"
@@ -14,7 +13,8 @@
 #include "dispatch/whole_call.h"
 #include "operator/corrections.h"
 #include "operator/decomposition.h"
-#include "operator/stack_call.h"
+#include "operator/stack_arguments.h"
+#include "runtime/hidden_from_modes.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -63,8 +63,8 @@ void check_plain_arguments(const OperatorInfo& info, c10::ArrayRef<c10::IValue> 
 // In inference mode nothing of autograd is left to decompose the operator. The dispatcher passes by the keys
 // that an operator falls through when it is called, but not when a decomposition sends it on.
 bool is_past_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet below) {
-  const Fate& fate = operator_info(op).fate;
-  return fate.kind == Fate::Kind::composite && fate.decomposition != nullptr &&
+  const Handling& handling = operator_info(op).handling;
+  return handling.kind == Handling::Kind::composite && handling.decomposition != nullptr &&
          below.highestFunctionalityKey() <= c10::DispatchKey::ADInplaceOrView;
 }
 
@@ -101,7 +101,7 @@ bool needs_own_derivative(const c10::OperatorHandle& op, const std::vector<at::T
   const bool has_one = op.hasKernelForDispatchKey(c10::DispatchKey::Autograd) ||
                        op.hasKernelForDispatchKey(c10::DispatchKey::AutogradCPU);
   const OperatorInfo& info = operator_info(op);
-  if (!has_one || info.rule != nullptr || info.fate.kind != Fate::Kind::rule) return false;
+  if (!has_one || info.rule != nullptr || info.handling.kind != Handling::Kind::rule) return false;
   return std::ranges::any_of(tensors, [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
 }
 
@@ -109,12 +109,12 @@ bool needs_own_derivative(const c10::OperatorHandle& op, const std::vector<at::T
 // operator has nothing to do, which a redispatch would not pass by.
 thread_local c10::DispatchKeySet keys_of_taken_call;
 
-class TakenCall {
+class FusedCompositeScope {
  public:
-  explicit TakenCall(c10::DispatchKeySet keys) : before_(std::exchange(keys_of_taken_call, keys)) {}
-  ~TakenCall() { keys_of_taken_call = before_; }
-  TakenCall(const TakenCall&) = delete;
-  TakenCall& operator=(const TakenCall&) = delete;
+  explicit FusedCompositeScope(c10::DispatchKeySet keys) : before_(std::exchange(keys_of_taken_call, keys)) {}
+  ~FusedCompositeScope() { keys_of_taken_call = before_; }
+  FusedCompositeScope(const FusedCompositeScope&) = delete;
+  FusedCompositeScope& operator=(const FusedCompositeScope&) = delete;
 
  private:
   c10::DispatchKeySet before_;
@@ -155,13 +155,13 @@ void run_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torc
 
 void run_composite_out(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const OperatorInfo& info = operator_info(op);
-  if (info.fate.kind == Fate::Kind::composite) return run_composite(op, keys, stack);
+  if (info.handling.kind == Handling::Kind::composite) return run_composite(op, keys, stack);
   Handler(info, *stack).run();
 }
 
 void run_taken_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const TakenCall taken(keys);
-  operator_info(op).fate.decomposition->function.callBoxed(op, keys, stack);
+  const FusedCompositeScope taken(keys);
+  operator_info(op).handling.decomposition->function.callBoxed(op, keys, stack);
 }
 
 void run_as_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack) {

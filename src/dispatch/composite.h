@@ -4,11 +4,11 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include "comm/key.h"
+#include "runtime/key.h"
 
 namespace meshtorch::internal {
 
-// The kernels of the composite key. (attach.cc)
+// The kernels of the composite key. (register_kernels.cc)
 using CompositeKernel = void(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                              torch::jit::Stack* stack);
 

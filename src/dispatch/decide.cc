@@ -9,8 +9,8 @@
 #include "dispatch/foreign_error.h"
 #include "dispatch/handler.h"
 #include "local/kernel_operand.h"
+#include "operator/bound_call.h"
 #include "operator/corrections.h"
-#include "operator/rule_call.h"
 #include "operator/situation.h"
 #include "rules/own_rules.h"
 
@@ -27,7 +27,7 @@ class Decider {
     decision_->rules_version = rules_version();
     decision_->shapes = run_on_shapes();
     if (const RuleEntry* rule = info_.rule)
-      call_ = RuleCall::bind(*rule, info_, operands_, arguments_, decision_->shapes);
+      call_ = BoundCall::bind(*rule, info_, operands_, arguments_, decision_->shapes);
     if (call_ && foretells_shapes() && choose_option()) return decision_;
     replicate();
     return decision_;
@@ -146,7 +146,7 @@ class Decider {
   const Operands& operands_;
   c10::ArrayRef<c10::IValue> arguments_;
   MeshImpl& mesh_;
-  std::unique_ptr<RuleCall> call_;  // null: no rule, or it does not fit
+  std::unique_ptr<BoundCall> call_;  // null: no rule, or it does not fit
   std::shared_ptr<Decision> decision_ = std::make_shared<Decision>();
 };
 

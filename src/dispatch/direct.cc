@@ -30,8 +30,8 @@
 #include <ATen/ops/transpose_ops.h>
 #include <ATen/ops/view_ops.h>
 
-#include "dispatch/attach.h"
 #include "dispatch/handler.h"
+#include "dispatch/register_kernels.h"
 #include "dispatch/write_back.h"
 #include "operator/call_key.h"
 #include "operator/kept_layout.h"
@@ -43,9 +43,9 @@ namespace meshtorch::internal {
 namespace {
 
 // A call while its key is being built: tensors first, then numbers, then what else is in the key.
-class KnownCall {
+class CachedCall {
  public:
-  explicit KnownCall(const OperatorInfo& info) : origin_(info) {
+  explicit CachedCall(const OperatorInfo& info) : origin_(info) {
     looked_up_.key.push_back(reinterpret_cast<std::int64_t>(&info));
   }
 
@@ -122,7 +122,7 @@ template <typename T>
 constexpr bool is_number_argument = std::is_same_v<std::remove_cvref_t<T>, at::Scalar>;
 
 template <typename... Arguments>
-void append_all(KnownCall& call, const Arguments&... arguments) {
+void append_all(CachedCall& call, const Arguments&... arguments) {
   std::size_t index = 0;
   const auto append_tensor_argument = [&](const auto& argument) {
     if constexpr (is_tensor_argument<decltype(argument)>) call.append(argument, index);
@@ -177,7 +177,7 @@ template <typename Op, typename... Arguments>
 struct Direct<Op, at::Tensor(Arguments...)> {
   static at::Tensor call(Arguments... arguments) {
     const OperatorInfo& info = direct_info<Op>();
-    KnownCall call(info);
+    CachedCall call(info);
     append_all(call, arguments...);
     const Decision* known = call.find();
     if (known == nullptr || !changes_nothing(known->changes))
@@ -191,7 +191,7 @@ template <typename Op, typename... Others>
 struct Direct<Op, at::Tensor&(at::Tensor&, Others...)> {
   static at::Tensor& call(at::Tensor& self, Others... others) {
     const OperatorInfo& info = direct_info<Op>();
-    KnownCall call(info);
+    CachedCall call(info);
     const DTensorMeta* meta = meta_of(self);
     const Decision* known = nullptr;
     if (meta != nullptr && !meta->write_back) {
@@ -218,7 +218,7 @@ template <typename Op, typename... Others>
 struct DirectView<Op, at::Tensor(const at::Tensor&, Others...)> {
   static at::Tensor call(const at::Tensor& self, Others... others) {
     const OperatorInfo& info = direct_info<Op>();
-    KnownCall call(info);
+    CachedCall call(info);
     const DTensorMeta* meta =
         meta_of(self);  // null for the result of a collective that is not waited for yet
     const Decision* known = nullptr;
@@ -249,7 +249,7 @@ at::Tensor reshaped(const at::Tensor& self, c10::SymIntArrayRef symbolic) {
   const OperatorInfo& info = direct_info<Op>();
   const c10::IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(symbolic);
   const DTensorMeta* meta = meta_of(self);
-  KnownCall call(info);
+  CachedCall call(info);
   if (meta == nullptr || meta->write_back || !meta->local.is_contiguous())
     return call.run_by_handler(info, {self, sizes});
   append_all(call, self, sizes);

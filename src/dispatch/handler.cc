@@ -8,10 +8,8 @@
 #include <set>
 #include <string_view>
 
-#include "comm/group_call.h"
-#include "comm/last_words.h"
-#include "comm/pending.h"
-#include "dispatch/call_record.h"
+#include "backends/pending.h"
+#include "dispatch/call_record_scope.h"
 #include "dispatch/mesh_groups.h"
 #include "dispatch/mixing.h"
 #include "dispatch/random_whole.h"
@@ -26,11 +24,13 @@
 #include "operator/decomposition.h"
 #include "operator/kept_layout.h"
 #include "operator/known_number.h"
-#include "operator/stack_call.h"
+#include "operator/stack_arguments.h"
 #include "prove/call_check.h"
+#include "signature/collective_signature.h"
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
 #include "tensor/reduced.h"
+#include "world/exit_reason.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -48,14 +48,14 @@ Handler::Handler(const OperatorInfo& info, torch::jit::Stack& stack, LookedUp* l
 void Handler::run() {
   const CallOrigin origin(info_.op.schema().name());
   try {
-    run_as_fated();
+    dispatch();
   } catch (...) {
     note_failed_operator(origin.name(), std::current_exception());
     throw;
   }
 }
 
-void Handler::run_as_fated() {
+void Handler::dispatch() {
   if (run_by_meshes(info_, stack_)) return;
   collect_operands();
   if ((other_mesh_ || writes_plain()) && run_on_numbers(info_, stack_)) return;
@@ -64,29 +64,29 @@ void Handler::run_as_fated() {
     info_.op.callBoxed(&stack_);  // there were pending tensors only, and they are plain now
     return;
   }
-  switch (info_.fate.kind) {
-    case Fate::Kind::rule:
-      return writes_what_is_open() ? write_open() : run_by_rule();
-    case Fate::Kind::decomposition:
-      if (!info_.fate.decomposition->traits.takes_plain) check_plain_operands();
-      return info_.fate.decomposition->function.callBoxed(info_.op, c10::DispatchKeySet(), &stack_);
-    case Fate::Kind::composite:
+  switch (info_.handling.kind) {
+    case Handling::Kind::rule:
+      return writes_before_layout() ? adopt_result_layout() : run_by_rule();
+    case Handling::Kind::decomposition:
+      if (!info_.handling.decomposition->traits.takes_plain) check_plain_operands();
+      return info_.handling.decomposition->function.callBoxed(info_.op, c10::DispatchKeySet(), &stack_);
+    case Handling::Kind::composite:
       return info_.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack_);
-    case Fate::Kind::reshaped:
+    case Handling::Kind::inplace_reshape:
       return change_shape();
-    case Fate::Kind::written:
+    case Handling::Kind::via_functional:
       check_plain_operands();
       return write_results(info_, stack_);
-    case Fate::Kind::drawn:
+    case Handling::Kind::replicated_random:
       seed_generator(info_, stack_);
       return run_by_rule();
-    case Fate::Kind::refused:
+    case Handling::Kind::rejected:
       return refuse();
   }
 }
 
 void Handler::refuse() const {
-  const std::string_view words(info_.fate.refusal);
+  const std::string_view words(info_.handling.refusal);
   const std::size_t advice = words.find("\n  do:");
   TORCH_CHECK_NOT_IMPLEMENTED(false, "meshtorch: `", info_.op.schema().name(), "`", words.substr(0, advice),
                               "\n  overload: ", info_.name, words.substr(advice));
@@ -207,7 +207,7 @@ void Handler::change_shape() {
 }
 
 // Backward formulas make zeros and write to them: they need not stay whole where what is written is split.
-bool Handler::writes_what_is_open() const {
+bool Handler::writes_before_layout() const {
   const std::vector<int>& returned = info_.returned_argument;
   const bool is_in_place = info_.functional && returned.size() == 1 && returned[0] == 0;
   if (!is_in_place || !CompositeArguments::has_made(operands_[0].tensor)) return false;
@@ -218,7 +218,7 @@ bool Handler::writes_what_is_open() const {
 }
 
 // The functional operator says how its result lies, and the tensor takes it over.
-void Handler::write_open() {
+void Handler::adopt_result_layout() {
   const at::Tensor self = operands_[0].tensor;
   torch::jit::Stack arguments = copy_of_arguments();
   info_.functional->callBoxed(&arguments);
@@ -252,7 +252,7 @@ CallKey Handler::key() const {
 }
 
 void Handler::run_locally(const Decision& decision, bool is_first) {
-  const RecordedCall recorded(info_, operands_, c10::ArrayRef<c10::IValue>(stack_).slice(base_), *mesh_);
+  const CallRecordScope recorded(info_, operands_, c10::ArrayRef<c10::IValue>(stack_).slice(base_), *mesh_);
   const LocalTensors locals = localize_arguments(decision);
   const std::function<at::Tensor(const at::Tensor&)> scale = scaling_in_place();
   std::vector<ScaledTerms> scaled;

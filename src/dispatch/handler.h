@@ -22,13 +22,13 @@ class Handler {
 
   Handler(const OperatorInfo& info, torch::jit::Stack& stack, LookedUp* looked_up = nullptr);
 
-  // The path of one call: its fate, and by rule: decide, redistribute, run locally, wrap.
+  // The path of one call: its handling, and by rule: decide, redistribute, run locally, wrap.
   void run();
-  // By the operator's rule, or replicated if it has none, whatever its fate.
+  // By the operator's rule, or replicated if it has none, whatever its handling.
   void run_rule();
 
  private:
-  void run_as_fated();
+  void dispatch();
   using LocalTensors = c10::SmallVector<at::Tensor, 6>;
 
   void run_by_rule();
@@ -42,8 +42,8 @@ class Handler {
   // Whether the call writes to a plain tensor of more than one element.
   bool writes_plain() const;
   // Whether the call writes to a tensor that is still open to lie as the other operands do.
-  bool writes_what_is_open() const;
-  void write_open();
+  bool writes_before_layout() const;
+  void adopt_result_layout();
   CallKey key() const;
   void run_locally(const Decision& decision, bool is_first = false);
   // A call on the parts failed. Where they differ, the other ranks may not know.

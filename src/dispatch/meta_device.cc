@@ -4,8 +4,8 @@
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "comm/key.h"
 #include "meshtorch/meta_device.h"
+#include "runtime/key.h"
 
 namespace meshtorch {
 using namespace internal;

@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "dispatch/attach.h"
+#include "dispatch/register_kernels.h"
 
 namespace meshtorch::internal {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
-#include "operator/stack_call.h"
+#include "operator/stack_arguments.h"
 #include "tensor/random.h"
 
 namespace meshtorch::internal {

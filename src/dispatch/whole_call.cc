@@ -4,11 +4,11 @@
 
 #include <string_view>
 
-#include "autograd/differentiable.h"
 #include "dispatch/fallback_policy.h"
 #include "meshtorch/dtensor.h"
 #include "operator/operator.h"
-#include "operator/stack_call.h"
+#include "operator/stack_arguments.h"
+#include "runtime/differentiable.h"
 #include "tensor/from_local.h"
 #include "tensor/meta.h"
 

@@ -7,9 +7,9 @@
 #include <optional>
 #include <utility>
 
-#include "comm/blocking.h"
-#include "comm/call_subject.h"
 #include "mesh/agree_on_mesh.h"
+#include "runtime/blocking.h"
+#include "signature/call_subject.h"
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
 

@@ -3,7 +3,7 @@
 
 #include <ATen/ATen.h>
 
-#include "operator/stack_call.h"
+#include "operator/stack_arguments.h"
 
 namespace meshtorch::internal {
 

@@ -86,7 +86,8 @@ class KernelCheck {
 
 void check_kernel(const OperatorInfo& info, const Operands& operands, const LocalChanges& changes,
                   c10::ArrayRef<at::Tensor> locals, c10::ArrayRef<c10::IValue> arguments) {
-  if (info.is_view || info.fate.kind == Fate::Kind::drawn || changes.stand_in || !changes.masks.empty())
+  if (info.is_view || info.handling.kind == Handling::Kind::replicated_random || changes.stand_in ||
+      !changes.masks.empty())
     return;
   KernelCheck(info, operands, changes, locals, arguments).run();
 }

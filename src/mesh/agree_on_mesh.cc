@@ -20,7 +20,7 @@ Group group_of_all(const MeshImpl& mesh) {
 
 void agree_on(const MeshImpl& mesh, std::string call) {
   if (!mesh.coordinate() || mesh.ranks().size() == 1) return;
-  agree_on(group_of_all(mesh), AlikeCall(std::move(call)));
+  agree_on(group_of_all(mesh), UncommunicatedCall(std::move(call)));
 }
 
 bool all_say(const MeshImpl& mesh, const char* question, bool mine) {
@@ -28,9 +28,9 @@ bool all_say(const MeshImpl& mesh, const char* question, bool mine) {
   return all_say(group_of_all(mesh), question, mine);
 }
 
-void declare(const MeshImpl& mesh, const CallHash& hash, const CallWords& words) {
+void log_local_call(const MeshImpl& mesh, const CallHash& hash, const CallWords& words) {
   if (!mesh.coordinate()) return;
-  declare(mesh.ranks(), hash, words, [&] { return group_of_all(mesh); });
+  log_local_call(mesh.ranks(), hash, words, [&] { return group_of_all(mesh); });
 }
 
 }  // namespace meshtorch::internal

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "comm/agreement.h"
+#include "world/agree.h"
 
 namespace meshtorch::internal {
 
@@ -16,6 +16,6 @@ void agree_on(const MeshImpl& mesh, std::string call);
 // one whose peers are imagined, answers for itself.
 bool all_say(const MeshImpl& mesh, const char* question, bool mine);
 // The same as agree_on, without waiting: their next collective compares it.
-void declare(const MeshImpl& mesh, const CallHash& hash, const CallWords& words);
+void log_local_call(const MeshImpl& mesh, const CallHash& hash, const CallWords& words);
 
 }  // namespace meshtorch::internal

@@ -6,11 +6,11 @@
 #include <cmath>
 #include <limits>
 
-#include "comm/host_tensor.h"
 #include "mesh/mesh_impl.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/device_mesh.h"
 #include "rules/own_rules.h"
+#include "runtime/host_tensor.h"
 
 namespace meshtorch {
 using namespace internal;
@@ -90,9 +90,9 @@ std::optional<AxisCost> internal::MeshImpl::cost_along(const MeshAxis& axis) con
 
 std::vector<AxisCost> internal::MeshImpl::axis_costs() {
   std::vector<AxisCost> costs(shape_.size());
-  const std::vector<MeshCut> all = cuts();
+  const std::vector<ParentLink> all = cuts();
   for (std::size_t axis = 0; axis < costs.size(); ++axis) {
-    for (const MeshCut& cut : all) {
+    for (const ParentLink& cut : all) {
       const auto known = cut.root->cost_along(cut.axes[axis]);
       if (!known) continue;
       costs[axis] = *known;
@@ -104,7 +104,7 @@ std::vector<AxisCost> internal::MeshImpl::axis_costs() {
 
 void internal::MeshImpl::set_axis_cost(std::size_t axis, const AxisCost& cost) {
   check_cost(cost);
-  for (const MeshCut& cut : cuts()) {
+  for (const ParentLink& cut : cuts()) {
     const std::scoped_lock lock(cut.root->mutex_);
     auto& costs = cut.root->costs_;
     std::erase_if(costs, [&](const auto& entry) { return entry.first == cut.axes[axis]; });

@@ -6,10 +6,10 @@
 #include <numeric>
 #include <ostream>
 
-#include "comm/agreement.h"
-#include "comm/host_tensor.h"
 #include "mesh/mesh_impl.h"
 #include "mesh/slices.h"
+#include "runtime/host_tensor.h"
+#include "world/agree.h"
 
 namespace meshtorch {
 using namespace internal;
@@ -51,9 +51,9 @@ DeviceMesh::DeviceMesh(c10::DeviceType device_type, const std::vector<std::int64
 
 DeviceMesh::DeviceMesh(std::shared_ptr<MeshImpl> impl) : impl_(std::move(impl)) {}
 
-DeviceMesh::DeviceMesh(CutMesh cut) : impl_(std::move(cut.mesh)), root_(std::move(cut.root)) {}
+DeviceMesh::DeviceMesh(Submesh cut) : impl_(std::move(cut.mesh)), root_(std::move(cut.root)) {}
 
-CutMesh DeviceMesh::cut() const { return {impl_, root_ ? root_ : impl_->first_root()}; }
+Submesh DeviceMesh::cut() const { return {impl_, root_ ? root_ : impl_->first_root()}; }
 
 DeviceMesh DeviceMesh::from_group(const Group& group, c10::DeviceType device_type, const Names& names) {
   return MeshAccess::made_by_itself(MeshImpl::of_group(group, device_type, names));
@@ -122,7 +122,7 @@ DeviceMesh DeviceMesh::unflatten(const std::string& axis, const std::vector<std:
   return unflatten(impl_->axis_named(axis), sizes, names);
 }
 DeviceMesh DeviceMesh::concatenate(const std::vector<DeviceMesh>& meshes) {
-  std::vector<CutMesh> parts;
+  std::vector<Submesh> parts;
   for (const DeviceMesh& mesh : meshes) parts.push_back(mesh.cut());
   return DeviceMesh(concatenated(parts));
 }
@@ -163,7 +163,7 @@ DeviceMesh init_device_mesh(c10::DeviceType device_type, const std::vector<std::
   std::iota(ranks.begin(), ranks.end(), 0);
   const DeviceMesh mesh =
       MeshAccess::made_by_itself(MeshImpl::get(device_type, std::move(ranks), shape, names));
-  agree_on(Group(), AlikeCall(c10::str("init_device_mesh(", mesh.to_string(), ")")));
+  agree_on(Group(), UncommunicatedCall(c10::str("init_device_mesh(", mesh.to_string(), ")")));
   return mesh;
 }
 

@@ -5,16 +5,6 @@
 
 namespace meshtorch::internal {
 
-void add_placements(CallHash& hash, const Placements& placements) {
-  hash.add(placements.size());
-  for (const Placement& p : placements) {
-    hash.add(static_cast<std::uint64_t>(p.kind()));
-    hash.add(p.is_partial() ? static_cast<std::uint64_t>(p.reduce_op())
-                            : static_cast<std::uint64_t>(p.dim()));
-    hash.add(static_cast<std::uint64_t>(p.split_factor()));
-  }
-}
-
 const Layout* LayoutTable::get(const Placements& placements) {
   const std::scoped_lock lock(mutex_);
   std::unique_ptr<Layout>& layout = layouts_[placements];

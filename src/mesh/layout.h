@@ -6,8 +6,8 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "comm/call_hash.h"
 #include "meshtorch/placement.h"
+#include "signature/call_hash.h"
 
 namespace meshtorch::internal {
 
@@ -19,9 +19,6 @@ struct Layout {
   bool is_replicated;     // on every axis
   bool has_partial;
 };
-
-// Adds placements to what ranks compare, in a form that does not depend on how the program was compiled.
-void add_placements(CallHash& hash, const Placements& placements);
 
 // The layouts of one mesh, which owns them. Their number is that of the different placements a program uses:
 // they are never dropped before the mesh is.

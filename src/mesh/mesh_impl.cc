@@ -79,7 +79,7 @@ std::string joined_names(const Names& names, const char* separator) {
 }
 
 std::shared_ptr<MeshImpl> MeshImpl::get(c10::DeviceType device_type, Numbers ranks, Numbers shape,
-                                        Names names, const MeshCut& from) {
+                                        Names names, const ParentLink& from) {
   const auto context = current_rank();
   check_names(names, shape);
   check_ranks(ranks, shape, context->world().size);
@@ -186,15 +186,16 @@ Group MeshImpl::group(const std::vector<int>& axes) const {
   return groups_.emplace(axes, std::move(made)).first->second;
 }
 
-void MeshImpl::note_cut(const MeshCut& from) {
+void MeshImpl::note_cut(const ParentLink& from) {
   if (!from.root || from.root.get() == this || from.root == made_from_.root) return;
   const std::scoped_lock lock(mutex_);
   const auto is_root = [&](const auto& cut) { return cut.first.lock() == from.root; };
   if (std::ranges::none_of(cut_later_, is_root)) cut_later_.emplace_back(from.root, from.axes);
 }
 
-std::vector<MeshCut> MeshImpl::cuts() {
-  std::vector<MeshCut> all{made_from_.root ? made_from_ : MeshCut{shared_from_this(), root_axes(shape_)}};
+std::vector<ParentLink> MeshImpl::cuts() {
+  std::vector<ParentLink> all{made_from_.root ? made_from_
+                                              : ParentLink{shared_from_this(), root_axes(shape_)}};
   const std::scoped_lock lock(mutex_);
   for (const auto& [root, axes] : cut_later_) {
     if (auto alive = root.lock()) all.push_back({std::move(alive), axes});
@@ -202,16 +203,16 @@ std::vector<MeshCut> MeshImpl::cuts() {
   return all;
 }
 
-MeshCut MeshImpl::cut_in(const std::shared_ptr<MeshImpl>& root) {
+ParentLink MeshImpl::cut_in(const std::shared_ptr<MeshImpl>& root) {
   if (root.get() == this) return {root, root_axes(shape_)};
-  for (MeshCut& cut : cuts()) {
+  for (ParentLink& cut : cuts()) {
     if (cut.root == root) return std::move(cut);
   }
   TORCH_INTERNAL_ASSERT(false, "a mesh was not cut from this one");
 }
 
 std::shared_ptr<MeshImpl> MeshImpl::first_root() {
-  const std::vector<MeshCut> all = cuts();
+  const std::vector<ParentLink> all = cuts();
   return all[made_from_.root || all.size() == 1 ? 0 : 1].root;
 }
 

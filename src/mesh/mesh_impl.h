@@ -11,21 +11,21 @@
 #include <string>
 #include <vector>
 
-#include "comm/backend_traits.h"
-#include "comm/rank_context.h"
+#include "backends/backend_traits.h"
 #include "core/mesh_axes.h"
-#include "mesh/attachment.h"
 #include "mesh/layout.h"
+#include "mesh/per_mesh_cache.h"
 #include "meshtorch/api.h"
 #include "meshtorch/axis_cost.h"
 #include "meshtorch/device_mesh.h"
+#include "world/rank_context.h"
 
 namespace meshtorch::internal {
 
 class MeshImpl;
 
 // Where a mesh lies in one that it was cut from.
-struct MeshCut {
+struct ParentLink {
   std::shared_ptr<MeshImpl> root;
   MeshAxes axes;
 };
@@ -38,7 +38,7 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   // Checks the arrangement and gives this rank's one mesh of that content, which is cut from `from` unless
   // that has no root.
   static std::shared_ptr<MeshImpl> get(c10::DeviceType device_type, Numbers ranks, Numbers shape, Names names,
-                                       const MeshCut& from = {});
+                                       const ParentLink& from = {});
   // The mesh of one axis along a group; uses that group and makes none.
   static std::shared_ptr<MeshImpl> of_group(const Group& group, c10::DeviceType device_type, Names names);
 
@@ -68,9 +68,9 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
 
   // Where it lies in the meshes that it was cut from, in the order of that; a mesh that was made by itself
   // lies in itself. Equal content is one mesh, so that there may be several.
-  std::vector<MeshCut> cuts();
+  std::vector<ParentLink> cuts();
   // Where it lies in this one of them, or in itself.
-  MeshCut cut_in(const std::shared_ptr<MeshImpl>& root);
+  ParentLink cut_in(const std::shared_ptr<MeshImpl>& root);
   // The first of them; itself only if there is no other.
   std::shared_ptr<MeshImpl> first_root();
   // The mesh of the axes of both, which have names and lie in meshes of the same ranks; null if they do not.
@@ -92,7 +92,7 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   // The layout that is replicated on every axis.
   const Layout* replicated() { return layout(Placements(shape_.size())); }
   // Made at the first call.
-  MeshAttachment& attachment(MeshAttachment::Slot slot, std::unique_ptr<MeshAttachment> (*make)()) {
+  PerMeshCache& attachment(PerMeshCache::Slot slot, std::unique_ptr<PerMeshCache> (*make)()) {
     Attached& attached = attached_[static_cast<std::size_t>(slot)];
     std::call_once(attached.once, [&] { attached.attachment = make(); });
     return *attached.attachment;
@@ -100,7 +100,7 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
 
  private:
   MeshImpl() = default;
-  void note_cut(const MeshCut& from);
+  void note_cut(const ParentLink& from);
 
   c10::DeviceType device_type_{};
   Numbers ranks_;
@@ -110,7 +110,7 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   const BackendTraits* backend_ = nullptr;
   std::int64_t world_rank_ = 0;
   std::optional<Numbers> coordinate_;
-  MeshCut made_from_;  // without a root if it was made by itself
+  ParentLink made_from_;  // without a root if it was made by itself
   // Cut from again, when it was there. These may have been cut from it in turn: they are held by the world.
   std::vector<std::pair<std::weak_ptr<MeshImpl>, MeshAxes>> cut_later_;
   std::weak_ptr<RankContext> context_;
@@ -121,9 +121,9 @@ class MeshImpl : public std::enable_shared_from_this<MeshImpl> {
   LayoutTable layouts_{*this};
   struct Attached {
     std::once_flag once;
-    std::unique_ptr<MeshAttachment> attachment;
+    std::unique_ptr<PerMeshCache> attachment;
   };
-  std::array<Attached, MeshAttachment::kSlots> attached_;
+  std::array<Attached, PerMeshCache::kSlots> attached_;
 };
 
 // "dp, tp"

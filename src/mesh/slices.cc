@@ -17,7 +17,7 @@ using Numbers = MeshImpl::Numbers;
 using Names = MeshImpl::Names;
 
 // The mesh along these axes of the root that holds this rank.
-CutMesh along(const std::shared_ptr<MeshImpl>& root, MeshAxes axes, Names names) {
+Submesh along(const std::shared_ptr<MeshImpl>& root, MeshAxes axes, Names names) {
   const auto self = std::ranges::find(root->ranks(), root->world_rank());
   const auto start = self == root->ranks().end() ? 0 : self - root->ranks().begin();
   Numbers ranks;
@@ -60,8 +60,8 @@ void order_axes(std::vector<NamedAxis>& axes, const Names& of_root) {
 
 // The mesh of the axes of both, which lie in roots of the same ranks; null if they overlap, or two axes share
 // a name.
-std::shared_ptr<MeshImpl> joined_in(const MeshImpl& one, const MeshCut& cut, const MeshImpl& other,
-                                    const MeshCut& other_cut) {
+std::shared_ptr<MeshImpl> joined_in(const MeshImpl& one, const ParentLink& cut, const MeshImpl& other,
+                                    const ParentLink& other_cut) {
   std::vector<NamedAxis> all;
   if (!add_axes(all, other, other_cut.axes) || !add_axes(all, one, cut.axes)) return nullptr;
   order_axes(all, cut.root->names());
@@ -78,7 +78,7 @@ std::shared_ptr<MeshImpl> joined_in(const MeshImpl& one, const MeshCut& cut, con
 
 }  // namespace
 
-CutMesh slice_along(const CutMesh& from, const Names& names) {
+Submesh slice_along(const Submesh& from, const Names& names) {
   TORCH_CHECK_VALUE(!names.empty(),
                     "meshtorch: a slice of a mesh needs at least one axis name\n  do: name the axes to keep");
   const Names& own_names = from.mesh->names();
@@ -108,14 +108,14 @@ CutMesh slice_along(const CutMesh& from, const Names& names) {
 std::shared_ptr<MeshImpl> MeshImpl::joined_with(MeshImpl& other) {
   if (names_.empty() || other.names_.empty()) return nullptr;
   const auto cuts_and_itself = [](MeshImpl& mesh) {
-    std::vector<MeshCut> all = mesh.cuts();
+    std::vector<ParentLink> all = mesh.cuts();
     const auto self = mesh.shared_from_this();
-    if (std::ranges::find(all, self, &MeshCut::root) == all.end()) all.push_back(mesh.cut_in(self));
+    if (std::ranges::find(all, self, &ParentLink::root) == all.end()) all.push_back(mesh.cut_in(self));
     return all;
   };
-  const std::vector<MeshCut> its_cuts = cuts_and_itself(other);
-  for (const MeshCut& cut : cuts_and_itself(*this)) {
-    for (const MeshCut& its_cut : its_cuts) {
+  const std::vector<ParentLink> its_cuts = cuts_and_itself(other);
+  for (const ParentLink& cut : cuts_and_itself(*this)) {
+    for (const ParentLink& its_cut : its_cuts) {
       if (cut.root->ranks_ != its_cut.root->ranks_) continue;
       if (auto joined = joined_in(*this, cut, other, its_cut)) return joined;
     }
@@ -123,7 +123,7 @@ std::shared_ptr<MeshImpl> MeshImpl::joined_with(MeshImpl& other) {
   return nullptr;
 }
 
-CutMesh flattened(const CutMesh& from, const std::string& name) {
+Submesh flattened(const Submesh& from, const std::string& name) {
   const Names& names = from.mesh->names();
   const Names& taken = from.root->names();
   const std::string flat_name = !name.empty() ? name : names.empty() ? "flat" : joined_names(names, "_");
@@ -141,7 +141,7 @@ CutMesh flattened(const CutMesh& from, const std::string& name) {
   return along(from.root, {axis}, {flat_name});
 }
 
-CutMesh unflattened(const CutMesh& from, std::int64_t axis, const Numbers& sizes, const Names& names) {
+Submesh unflattened(const Submesh& from, std::int64_t axis, const Numbers& sizes, const Names& names) {
   const MeshImpl& mesh = *from.mesh;
   const std::size_t a = mesh.axis_index(axis);
   const std::int64_t count =
@@ -162,16 +162,16 @@ CutMesh unflattened(const CutMesh& from, std::int64_t axis, const Numbers& sizes
   const auto parts = split_axis(axes[a], sizes);
   auto made = MeshImpl::get(mesh.device_type(), mesh.ranks(), replaced(mesh.shape(), sizes),
                             mesh.names().empty() ? Names() : replaced(mesh.names(), names),
-                            parts ? MeshCut{from.root, replaced(axes, *parts)} : MeshCut{});
+                            parts ? ParentLink{from.root, replaced(axes, *parts)} : ParentLink{});
   return {made, parts ? from.root : made};
 }
 
-CutMesh concatenated(const std::vector<CutMesh>& meshes) {
+Submesh concatenated(const std::vector<Submesh>& meshes) {
   TORCH_CHECK_VALUE(!meshes.empty(), "meshtorch: no mesh to concatenate\n  do: give at least one");
   MeshAxes axes;
   Names names;
   const auto& root = meshes[0].root;
-  for (const CutMesh& part : meshes) {
+  for (const Submesh& part : meshes) {
     TORCH_CHECK_VALUE(
         part.root->ranks() == root->ranks() && part.mesh->device_type() == meshes[0].mesh->device_type(),
         "meshtorch: meshes that were cut from different meshes cannot be concatenated\n  one: ",

@@ -11,16 +11,16 @@ namespace meshtorch::internal {
 
 // A mesh and the one that it was cut from: itself, if from none. Handles hold both, since meshes of equal
 // content are one mesh, whatever they were cut from.
-struct CutMesh {
+struct Submesh {
   std::shared_ptr<MeshImpl> mesh;
   std::shared_ptr<MeshImpl> root;
 };
 
-CutMesh slice_along(const CutMesh& from, const MeshImpl::Names& names);
-CutMesh flattened(const CutMesh& from, const std::string& name);
-CutMesh unflattened(const CutMesh& from, std::int64_t axis, const MeshImpl::Numbers& sizes,
+Submesh slice_along(const Submesh& from, const MeshImpl::Names& names);
+Submesh flattened(const Submesh& from, const std::string& name);
+Submesh unflattened(const Submesh& from, std::int64_t axis, const MeshImpl::Numbers& sizes,
                     const MeshImpl::Names& names);
 // The axes of all of these, which were cut from meshes of the same ranks.
-CutMesh concatenated(const std::vector<CutMesh>& meshes);
+Submesh concatenated(const std::vector<Submesh>& meshes);
 
 }  // namespace meshtorch::internal

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <optional>
 
-#include "comm/host_tensor.h"
 #include "decompose/sequence_order.h"
 #include "meshtorch/distribute_module.h"
 #include "meshtorch/implicit_replication.h"
+#include "runtime/host_tensor.h"
 
 namespace meshtorch {
 using namespace internal;

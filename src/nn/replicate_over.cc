@@ -3,7 +3,7 @@
 
 #include <ATen/ATen.h>
 
-#include "comm/pending.h"
+#include "backends/pending.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/dtensor.h"
 #include "tensor/meta.h"

@@ -1,5 +1,5 @@
 // What LibTorch's schemas and derivatives leave open or get wrong, as data. Each line is shown to be needed,
-// and the list to be complete, by tests/sim/fates_test.cc.
+// and the list to be complete, by tests/sim/handling_test.cc.
 #pragma once
 
 #include <span>

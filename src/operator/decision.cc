@@ -42,8 +42,8 @@ std::size_t DecisionCache::size() const {
 }
 
 DecisionCache& decisions_of(MeshImpl& mesh) {
-  const auto make = []() -> std::unique_ptr<MeshAttachment> { return std::make_unique<DecisionCache>(); };
-  return static_cast<DecisionCache&>(mesh.attachment(MeshAttachment::Slot::decisions, make));
+  const auto make = []() -> std::unique_ptr<PerMeshCache> { return std::make_unique<DecisionCache>(); };
+  return static_cast<DecisionCache&>(mesh.attachment(PerMeshCache::Slot::decisions, make));
 }
 
 }  // namespace meshtorch::internal

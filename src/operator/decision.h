@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "core/shard.h"
-#include "mesh/attachment.h"
 #include "mesh/layout.h"
+#include "mesh/per_mesh_cache.h"
 #include "rules/bind.h"
 
 namespace meshtorch::internal {
@@ -98,7 +98,7 @@ class WholeCalls {
 
 // Decisions made before the last rule was registered are forgotten. Bounded: when full it is emptied, since
 // programs repeat few calls many times and refill it at once.
-class DecisionCache : public MeshAttachment {
+class DecisionCache : public PerMeshCache {
  public:
   static constexpr std::size_t kCapacity = 16384;
 

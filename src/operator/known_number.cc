@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/pending.h"
+#include "backends/pending.h"
 #include "tensor/meta.h"
 
 namespace meshtorch::internal {

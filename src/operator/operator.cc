@@ -10,9 +10,9 @@
 #include <set>
 #include <unordered_map>
 
-#include "comm/call_hash.h"
 #include "operator/corrections.h"
 #include "rules/own_rules.h"
+#include "signature/call_hash.h"
 
 namespace meshtorch::internal {
 
@@ -236,7 +236,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle)
   if (writes) functional = functional_variant(*this, schema);
   rule = rule_for(*this);
   is_reshape = name == "view" || name == "_unsafe_view";
-  fate = fate_of(*this);
+  handling = handling_of(*this);
 }
 
 bool gives_views(const c10::FunctionSchema& schema) {

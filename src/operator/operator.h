@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/call_subject.h"
 #include "meshtorch/api.h"
-#include "operator/fate.h"
+#include "operator/handling.h"
 #include "rules/table.h"
+#include "signature/call_subject.h"
 
 namespace meshtorch::internal {
 
@@ -59,7 +59,7 @@ struct MESHTORCH_FOR_PYTHON OperatorInfo {
   std::optional<c10::OperatorHandle> functional;
   // view and its kin: on a shard that does not lie as the whole does it is a copy.
   bool is_reshape = false;
-  Fate fate;
+  Handling handling;
 };
 
 // Some result is a view of an argument, by the schema.

@@ -41,7 +41,7 @@ const Placements& placements_of(const Operand& operand, MeshImpl& mesh) {
   return operand.meta != nullptr ? operand.meta->layout->placements : mesh.replicated()->placements;
 }
 
-Situation situation_of(const RuleCall& call, const OperatorInfo& info, const Operands& operands,
+Situation situation_of(const BoundCall& call, const OperatorInfo& info, const Operands& operands,
                        MeshImpl& mesh) {
   const BoundRule& bound = *call.bound();
   Situation situation;

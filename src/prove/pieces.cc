@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "comm/reduce.h"
+#include "kernels/reduce.h"
 
 namespace meshtorch::internal {
 namespace {

@@ -10,7 +10,7 @@
 #include "core/number_text.h"
 #include "local/kernel_operand.h"
 #include "local/local_call.h"
-#include "operator/rule_call.h"
+#include "operator/bound_call.h"
 #include "propagate/claims.h"
 #include "prove/pieces.h"
 
@@ -57,7 +57,7 @@ class CallProver {
     visit_tensors(info, arguments_, [&](const at::Tensor& tensor, std::size_t argument, int element) {
       operands_.push_back({argument, element, tensor, nullptr});
     });
-    call_ = RuleCall::bind(rule, info, operands_, arguments_);
+    call_ = BoundCall::bind(rule, info, operands_, arguments_);
   }
 
   // False if there is nothing to prove.
@@ -294,7 +294,7 @@ class CallProver {
   const ProofSettings& settings_;
   Proof& proof_;
   Operands operands_;
-  std::unique_ptr<RuleCall> call_;
+  std::unique_ptr<BoundCall> call_;
   Outcome expected_;
   bool results_have_terms_ = false;
 };

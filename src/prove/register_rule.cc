@@ -20,7 +20,7 @@ std::string advice_for(const OperatorInfo& info) {
 
 // Throws if no rule of the operator would ever be asked.
 void check_runs_by_rule(const OperatorInfo& info) {
-  TORCH_CHECK_VALUE(!info.functional && info.fate.kind == Fate::Kind::rule, "meshtorch: `", info.name,
+  TORCH_CHECK_VALUE(!info.functional && info.handling.kind == Handling::Kind::rule, "meshtorch: `", info.name,
                     "` does not run by a rule of its own\n  it is ",
                     info.functional     ? "an in-place or out= variant"
                     : info.is_composite ? "composite: LibTorch decomposes it"
@@ -108,9 +108,9 @@ void internal::register_options(std::string_view op, ListOptions list) {
   const OperatorInfo& info = named.functional && has_out(named) ? operator_info(*named.functional) : named;
   check_runs_by_rule(info);
   const Rule rule = Rule::parse(unnamed_rule(info));
-  set_own_rule(info.name, RuleEntry([rule, list = std::move(list)](const OpCall& call) {
+  set_own_rule(info.name, RuleEntry([rule, list = std::move(list)](const OpArguments& call) {
                  RuleUse use{rule};
-                 use.listed = list(dynamic_cast<const StackCall&>(call));
+                 use.listed = list(dynamic_cast<const StackArguments&>(call));
                  return use;
                }));
   refresh_rules();

@@ -45,7 +45,7 @@ std::vector<KeptReduction> keeps_any() {
       {ReduceOp::min, ReduceOp::min}, {ReduceOp::max, ReduceOp::max}, {ReduceOp::product, ReduceOp::product}};
 }
 
-RuleUse RuleEntry::use(const OpCall& call) const {
+RuleUse RuleEntry::use(const OpArguments& call) const {
   if (choose_) {
     RuleUse use = choose_(call);
     use.needs_elements |= needs_elements_;
@@ -75,14 +75,14 @@ RuleEntries RuleTable::add(std::initializer_list<std::string_view> ops, Rule rul
   return entries;
 }
 
-RuleEntry& RuleTable::choose(std::string_view op, std::function<RuleUse(const OpCall&)> choose) {
+RuleEntry& RuleTable::choose(std::string_view op, std::function<RuleUse(const OpArguments&)> choose) {
   const auto [entry, is_new] = entries_.emplace(std::string(op), RuleEntry(std::move(choose)));
   if (!is_new) throw std::logic_error("meshtorch: two rules for " + std::string(op));
   return entry->second;
 }
 
 RuleEntries RuleTable::choose(std::initializer_list<std::string_view> ops,
-                              const std::function<RuleUse(const OpCall&)>& choose_rule) {
+                              const std::function<RuleUse(const OpArguments&)>& choose_rule) {
   RuleEntries entries;
   for (const std::string_view op : ops) entries.push_back(choose(op, choose_rule));
   return entries;

@@ -21,9 +21,9 @@ namespace meshtorch::internal {
 using namespace detail;  // the notation of rules
 
 // One call as the rules see it: arguments by their schema names, tensors by their global shapes.
-class OpCall {
+class OpArguments {
  public:
-  virtual ~OpCall() = default;
+  virtual ~OpArguments() = default;
   virtual std::string_view name() const = 0;  // "view", "sum.dim_IntList"
 
   // False for an optional tensor that was not given, or an argument that is none.
@@ -83,7 +83,7 @@ std::vector<KeptReduction> keeps_any();
 class RuleEntry {
  public:
   explicit RuleEntry(Rule rule) : rule_(rule) {}
-  explicit RuleEntry(std::function<RuleUse(const OpCall&)> choose) : choose_(std::move(choose)) {}
+  explicit RuleEntry(std::function<RuleUse(const OpArguments&)> choose) : choose_(std::move(choose)) {}
 
   // The integer argument says at which dim `factor` stands. With several dims in it, see choose().
   RuleEntry& at(std::string factor, std::string argument);
@@ -97,13 +97,13 @@ class RuleEntry {
   RuleEntry& keeps(std::vector<KeptReduction> kept);
 
   // The rule for one call.
-  RuleUse use(const OpCall& call) const;
+  RuleUse use(const OpArguments& call) const;
   // For the page of operators: the rule's text, or "chosen by shape".
   std::string describe() const;
 
  private:
   std::optional<Rule> rule_;  // none if it is chosen
-  std::function<RuleUse(const OpCall&)> choose_;
+  std::function<RuleUse(const OpArguments&)> choose_;
   std::map<std::string, std::string> at_;
   std::map<std::string, std::string> rank_;
   ReduceOp contracted_ = ReduceOp::sum;
@@ -134,9 +134,9 @@ class RuleTable {
   RuleEntries add(std::initializer_list<std::string_view> ops, Rule rule,
                   const std::vector<KeptReduction>& kept = {});
   // The rule depends on the call.
-  RuleEntry& choose(std::string_view op, std::function<RuleUse(const OpCall&)> choose);
+  RuleEntry& choose(std::string_view op, std::function<RuleUse(const OpArguments&)> choose);
   RuleEntries choose(std::initializer_list<std::string_view> ops,
-                     const std::function<RuleUse(const OpCall&)>& choose);
+                     const std::function<RuleUse(const OpArguments&)>& choose);
 
   const RuleEntry* find(std::string_view op) const;
   const std::map<std::string, RuleEntry, std::less<>>& entries() const { return entries_; }

@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <map>
 
-#include "comm/call_hash.h"
-#include "comm/host_tensor.h"
-#include "comm/pending.h"
+#include "backends/pending.h"
 #include "mesh/mesh_impl.h"
 #include "meshtorch/check_replicas.h"
 #include "meshtorch/collectives.h"
+#include "runtime/host_tensor.h"
+#include "signature/call_hash.h"
 #include "tensor/meta.h"
 
 namespace meshtorch {

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 
-#include "comm/host_tensor.h"
 #include "mesh/mesh_impl.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/device_mesh.h"
 #include "redistribute/crossing.h"
+#include "runtime/host_tensor.h"
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
 #include "tensor/meta.h"

@@ -1,21 +1,21 @@
 // Splitting tensors that every rank has in full, and making new ones shard by shard.
 #include <ATen/ATen.h>
 
-#include "comm/group_call.h"
-#include "comm/hidden_from_modes.h"
-#include "comm/host_tensor.h"
-#include "comm/rank_context.h"
-#include "comm/scatter.h"
-#include "comm/transforms.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/dtensor.h"
-#include "tensor/declare_layout.h"
-#include "tensor/dense_only.h"
+#include "runtime/hidden_from_modes.h"
+#include "runtime/host_tensor.h"
+#include "runtime/transforms.h"
+#include "signature/collective_signature.h"
+#include "tensor/check_dense.h"
 #include "tensor/execute.h"
+#include "tensor/log_layout.h"
 #include "tensor/meta.h"
 #include "tensor/new_sizes.h"
 #include "tensor/redistribute.h"
 #include "tensor/replica_sample.h"
+#include "transport/transport.h"
+#include "world/rank_context.h"
 
 namespace meshtorch {
 using namespace internal;
@@ -46,7 +46,7 @@ at::Tensor from_source(at::Tensor data, const Layout& layout, int source) {
     if (mesh.shape()[axis] == 1) continue;
     const Group group = mesh.group({static_cast<int>(axis)});
     const Placement& p = layout.placements[axis];
-    data = p.is_shard() ? scatter_parts(parts_of(data, p, mesh.shape()[axis]), source, group)
+    data = p.is_shard() ? TransportOf(group, data)->scatter(parts_of(data, p, mesh.shape()[axis]), source)
                         : wait_tensor(broadcast(data, source, group));
   }
   return data;
@@ -123,7 +123,7 @@ DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, cons
   const CallOrigin origin(purpose);
   const TensorOrigin made =
       communicates ? origin_of_made("distribute_tensor", *layout, tensor.scalar_type())
-                   : declare_layout("distribute_tensor", *layout, tensor.scalar_type(), tensor.sizes().vec());
+                   : log_layout("distribute_tensor", *layout, tensor.scalar_type(), tensor.sizes().vec());
   at::Tensor data = tensor.detach();
   if (data.device().type() != mesh.device_type() && !data.is_meta()) data = data.to(mesh.device_type());
   const Layout* held = impl.replicated();

@@ -5,17 +5,17 @@
 
 #include <ostream>
 
-#include "autograd/differentiable.h"
-#include "comm/hidden_from_modes.h"
-#include "comm/pending.h"
-#include "comm/transforms.h"
+#include "backends/pending.h"
 #include "meshtorch/between_meshes.h"
 #include "meshtorch/collectives.h"
+#include "runtime/differentiable.h"
+#include "runtime/hidden_from_modes.h"
+#include "runtime/transforms.h"
+#include "tensor/check_dense.h"
 #include "tensor/cross_mesh.h"
-#include "tensor/declare_layout.h"
-#include "tensor/dense_only.h"
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
+#include "tensor/log_layout.h"
 #include "tensor/memory_state.h"
 #include "tensor/meta.h"
 #include "tensor/redistribute.h"
@@ -104,7 +104,7 @@ DTensor internal::made_of_local(const at::Tensor& local, const DeviceMesh& mesh,
   const Layout* layout = checked_layout(impl, placements, dims);
   // Ranks that take it for different things need not meet over it later; a check compares more.
   TensorOrigin origin;
-  if (!options.run_check) origin = declare_layout("from_local", *layout, local.scalar_type(), options.shape);
+  if (!options.run_check) origin = log_layout("from_local", *layout, local.scalar_type(), options.shape);
   Shape shape;
   if (options.run_check) {
     shape = shape_of_checked_shards(local, *layout, options.shape);
@@ -203,8 +203,8 @@ DTensor DTensor::redistribute(const Placements& placements, const RedistributeOp
   const DTensorMeta& meta = distributed(*this, "redistribute");
   const Layout* to = checked_layout(*meta.mesh, placements, dim());
   // A shape that was concluded from one shard is compared by itself.
-  declare_layout("redistribute", *to, scalar_type(),
-                 meta.assumed ? std::nullopt : std::optional(sizes().vec()), meta.layout);
+  log_layout("redistribute", *to, scalar_type(), meta.assumed ? std::nullopt : std::optional(sizes().vec()),
+             meta.layout);
   return redistribute_tensor(*this, to, options);
 }
 

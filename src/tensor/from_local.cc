@@ -8,15 +8,16 @@
 #include <mutex>
 #include <numeric>
 
-#include "comm/blocking.h"
-#include "comm/host_tensor.h"
-#include "comm/rank_context.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/error.h"
 #include "redistribute/transfer.h"
+#include "runtime/blocking.h"
+#include "runtime/host_tensor.h"
+#include "signature/tensor_signatures.h"
 #include "tensor/cross_mesh.h"
 #include "tensor/execute.h"
 #include "tensor/meta.h"
+#include "world/rank_context.h"
 
 namespace meshtorch::internal {
 namespace {

@@ -5,10 +5,10 @@
 
 #include <cstdlib>
 
-#include "comm/host_tensor.h"
 #include "mesh/mesh_impl.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/error.h"
+#include "runtime/host_tensor.h"
 #include "tensor/from_local.h"
 
 namespace meshtorch::detail {

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "comm/pending.h"
+#include "backends/pending.h"
 #include "safetensors/checksum.h"
 
 namespace meshtorch::internal {

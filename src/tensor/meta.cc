@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "comm/transforms.h"
+#include "runtime/transforms.h"
 
 namespace meshtorch::internal {
 

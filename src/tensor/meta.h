@@ -10,12 +10,12 @@
 #include <mutex>
 #include <utility>
 
-#include "comm/call_subject.h"
-#include "comm/key.h"
 #include "core/shard.h"
 #include "mesh/layout.h"
 #include "mesh/mesh_impl.h"
 #include "meshtorch/api.h"
+#include "runtime/key.h"
+#include "signature/call_subject.h"
 
 namespace meshtorch::internal {
 

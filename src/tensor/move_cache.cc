@@ -34,7 +34,7 @@ std::shared_ptr<const PreparedMove> MoveCache::get(c10::ArrayRef<std::int64_t> s
                    coordinate_in(mesh)));
   const std::scoped_lock lock(mutex_);
   if (version != version_) return move;  // another thread of this rank has outdated it meanwhile
-  if (boxes_ > kMostBoxes) {
+  if (boxes_ > kMaxBoxes) {
     moves_.clear();
     boxes_ = 0;
   }
@@ -43,8 +43,8 @@ std::shared_ptr<const PreparedMove> MoveCache::get(c10::ArrayRef<std::int64_t> s
 }
 
 MoveCache& moves_of(MeshImpl& mesh) {
-  const auto make = []() -> std::unique_ptr<MeshAttachment> { return std::make_unique<MoveCache>(); };
-  return static_cast<MoveCache&>(mesh.attachment(MeshAttachment::Slot::moves, make));
+  const auto make = []() -> std::unique_ptr<PerMeshCache> { return std::make_unique<MoveCache>(); };
+  return static_cast<MoveCache&>(mesh.attachment(PerMeshCache::Slot::moves, make));
 }
 
 }  // namespace meshtorch::internal

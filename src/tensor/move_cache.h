@@ -7,17 +7,17 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "mesh/attachment.h"
 #include "mesh/layout.h"
+#include "mesh/per_mesh_cache.h"
 #include "redistribute/prepared_move.h"
 
 namespace meshtorch::internal {
 
 // Bounded by what it keeps, not by their number: in large groups one move has many boxes. When full it is
 // emptied, since programs repeat few moves many times; and when decisions are outdated, as by other costs.
-class MoveCache : public MeshAttachment {
+class MoveCache : public PerMeshCache {
  public:
-  static constexpr std::size_t kMostBoxes = std::size_t{1} << 18;
+  static constexpr std::size_t kMaxBoxes = std::size_t{1} << 18;
 
   std::shared_ptr<const PreparedMove> get(c10::ArrayRef<std::int64_t> shape, std::int64_t item_size,
                                           const Layout& from, const Layout& to);

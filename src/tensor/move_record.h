@@ -11,16 +11,15 @@
 
 namespace meshtorch::internal {
 
-// How many decision logs the ranks of this process have.
-extern std::atomic<int> active_decision_logs;
-
-void record_move_in_logs(const at::Tensor& local, const Shape& shape, const Layout& from, const Layout& to,
-                         const Plan& plan);
+// Set while a rank of this process has a decision log.
+using MoveRecorder = void (*)(const at::Tensor& local, const Shape& shape, const Layout& from,
+                              const Layout& to, const Plan& plan);
+inline std::atomic<MoveRecorder> move_recorder = nullptr;
 
 inline void record_move(const at::Tensor& local, const Shape& shape, const Layout& from, const Layout& to,
                         const Plan& plan) {
-  if (active_decision_logs.load(std::memory_order_relaxed) > 0)
-    record_move_in_logs(local, shape, from, to, plan);
+  if (const MoveRecorder record = move_recorder.load(std::memory_order_relaxed))
+    record(local, shape, from, to, plan);
 }
 
 }  // namespace meshtorch::internal

@@ -11,20 +11,23 @@
 #include <mutex>
 #include <utility>
 
-#include "comm/agreement.h"
-#include "comm/hidden_from_modes.h"
-#include "comm/host_tensor.h"
-#include "comm/rank_context.h"
+#include "core/random_source.h"
+#include "runtime/hidden_from_modes.h"
+#include "runtime/host_tensor.h"
 #include "tensor/execute.h"
 #include "tensor/meta.h"
 #include "tensor/new_sizes.h"
 #include "tensor/random.h"
 #include "tensor/random_fill.h"
 #include "tensor/redistribute.h"
+#include "world/agree.h"
+#include "world/rank_context.h"
 
 namespace meshtorch {
 using namespace internal;
 namespace {
+
+static_assert(kFirstSeed == kDefaultSeed);
 
 thread_local std::optional<at::Generator> given_generator;
 
@@ -50,7 +53,8 @@ void declare_seed(std::uint64_t seed) {
   hash.add("manual_seed");
   hash.add(seed);
   const Group all;
-  declare(all.ranks(), hash, [seed] { return c10::str("manual_seed(", seed, ")"); }, [&] { return all; });
+  log_local_call(
+      all.ranks(), hash, [seed] { return c10::str("manual_seed(", seed, ")"); }, [&] { return all; });
 }
 
 }  // namespace

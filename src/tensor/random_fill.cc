@@ -9,9 +9,9 @@
 #include <limits>
 #include <type_traits>
 
-#include "comm/host_tensor.h"
-#include "comm/wire.h"
+#include "backends/wire.h"
 #include "core/shard_indices.h"
+#include "runtime/host_tensor.h"
 #include "tensor/meta.h"
 
 namespace meshtorch::internal {

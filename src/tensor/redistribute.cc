@@ -3,12 +3,12 @@
 
 #include <ATen/ATen.h>
 
-#include "autograd/differentiable.h"
-#include "comm/hidden_from_modes.h"
-#include "comm/pending.h"
-#include "comm/transforms.h"
-#include "tensor/declare_layout.h"
+#include "backends/pending.h"
+#include "runtime/differentiable.h"
+#include "runtime/hidden_from_modes.h"
+#include "runtime/transforms.h"
 #include "tensor/from_local.h"
+#include "tensor/log_layout.h"
 #include "tensor/meta.h"
 
 namespace meshtorch::internal {

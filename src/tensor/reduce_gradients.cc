@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "comm/pending.h"
+#include "backends/pending.h"
 #include "meshtorch/collectives.h"
 #include "meshtorch/gradients.h"
 #include "tensor/from_local.h"

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <set>
 
-#include "comm/agreement.h"
 #include "tensor/execute.h"
 #include "tensor/from_local.h"
+#include "world/agree.h"
 
 namespace meshtorch::internal {
 namespace {

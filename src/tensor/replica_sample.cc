@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
-#include "comm/agreement.h"
-#include "comm/host_tensor.h"
-#include "comm/pending.h"
-#include "comm/replicas.h"
+#include "backends/pending.h"
 #include "mesh/mesh_impl.h"
+#include "runtime/host_tensor.h"
 #include "safetensors/checksum.h"
-#include "tensor/declare_layout.h"
+#include "signature/replicas.h"
+#include "tensor/log_layout.h"
+#include "world/agree.h"
 
 namespace meshtorch::internal {
 namespace {
@@ -176,7 +176,8 @@ void declare_values(const TensorReplica& replica, const MeshImpl& mesh, const st
   const auto words = [name = replica.name(), checksum] {
     return c10::str("values of ", name, ": ", std::hex, checksum);
   };
-  declare(mesh.ranks_along(axes), hash, words, [&] { return mesh.group(axes); }, DeclaredKind::values);
+  log_local_call(
+      mesh.ranks_along(axes), hash, words, [&] { return mesh.group(axes); }, LocalCallKind::values);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/meeting.h"
+#include "agreement/meeting.h"
 
 namespace {
 
@@ -33,7 +33,7 @@ class Rank {
   Rank(MeetingMemory& memory, int rank, int ranks, int ranks_on_host)
       : meeting_(memory, rank,
                  {std::vector<int>(static_cast<std::size_t>(ranks)), ranks_on_host, false,
-                  [] { return Obstacle(); }}),
+                  [] { return WhyUnreachable(); }}),
         rank_(rank),
         ranks_(ranks) {}
 
@@ -46,7 +46,7 @@ class Rank {
         disagree(i);
         continue;
       }
-      meeting_.enter(GroupCall(CallKind::all_reduce), kTimeout);
+      meeting_.enter(CollectiveSignature(CallKind::all_reduce), kTimeout);
       compare(kEnter, i);
       if (i % 3 == 0) {
         write(meeting_.stage_of(rank_), kSync, i);
@@ -78,7 +78,7 @@ class Rank {
   void disagree(std::int64_t round) {
     const bool is_odd_one = round / 500 % ranks_ == rank_;
     try {
-      meeting_.enter(GroupCall(is_odd_one ? CallKind::barrier : CallKind::all_reduce), kTimeout);
+      meeting_.enter(CollectiveSignature(is_odd_one ? CallKind::barrier : CallKind::all_reduce), kTimeout);
       if (ranks_ > 1) ++wrong_;
       meeting_.leave();
     } catch (const std::exception&) {

@@ -1,5 +1,5 @@
 // Copies of many bytes: the same as copy_stream's, whatever the size and the place.
-#include "comm/bulk_copy.h"
+#include "kernels/bulk_copy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Programs of thread ranks under orders that are drawn from a seed, and with a fault at a drawn point:
 // without one they compute what they always do; with one every rank says which rank failed, and nobody hangs.
 // A failure prints its seed, which brings the same run again.
-#include "comm/fault_lab.h"
+#include "liveness/fault_lab.h"
 
 #include <meshtorch/checkpoint.h>
 #include <unistd.h>

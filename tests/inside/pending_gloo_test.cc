@@ -5,9 +5,9 @@
 
 #include <future>
 
-#include "comm/backend.h"
-#include "comm/rank_context.h"
+#include "backends/backend.h"
 #include "ranks.h"
+#include "world/rank_context.h"
 
 namespace meshtorch::testing {
 using namespace internal;

@@ -3,7 +3,7 @@
 
 #include <future>
 
-#include "comm/pending.h"
+#include "backends/pending.h"
 #include "rank_data.h"
 
 namespace meshtorch::testing {

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <thread>
 
-#include "comm/peer_exchange.h"
+#include "collectives/peer_exchange.h"
 #include "rank_data.h"
 
 namespace meshtorch::testing {

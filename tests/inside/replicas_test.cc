@@ -1,5 +1,5 @@
 // Which replicas a group compares, in which turn, and when one counts as different.
-#include "comm/replicas.h"
+#include "signature/replicas.h"
 
 #include <gtest/gtest.h>
 

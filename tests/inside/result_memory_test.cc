@@ -1,5 +1,5 @@
 // The memory of large results is used again.
-#include "comm/result_memory.h"
+#include "kernels/result_memory.h"
 
 #include <meshtorch/memory.h>
 
@@ -32,8 +32,8 @@ TEST(ResultMemory, IsKeptUpToALimit) {
     for (int i = 0; i < 12; ++i)
       results.push_back(mt::wait_tensor(mt::all_reduce(input, mt::ReduceOp::sum, {})));
     results.clear();
-    EXPECT_GT(kept_result_bytes(), kMostKeptBytes / 2);
-    EXPECT_LE(kept_result_bytes(), kMostKeptBytes);
+    EXPECT_GT(kept_result_bytes(), kMaxKeptBytes / 2);
+    EXPECT_LE(kept_result_bytes(), kMaxKeptBytes);
   });
 }
 

@@ -1,5 +1,5 @@
 // Chains of ranks that wait: whoever is at their end is named.
-#include "comm/waits.h"
+#include "liveness/waits.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <map>
 #include <thread>
 
-#include "comm/rank_context.h"
+#include "world/rank_context.h"
 
 namespace meshtorch::testing {
 using namespace internal;

@@ -71,7 +71,7 @@ TEST(RuleProof, FindsALookUpWithoutAMask) {
 TEST(RuleProof, FindsAViewThatIsSplitAtAnInnerDim) {
   EXPECT_EQ(option_of(mistake(RuleEntry("a b c -> a b c"), "transpose.int: f[4,4,4], 0, 1")),
             "S(0) -> S(0): split a");
-  const RuleEntry merge([](const OpCall&) -> RuleUse {
+  const RuleEntry merge([](const OpArguments&) -> RuleUse {
     return {"a b -> (b a)", {}, ReduceOp::sum, {{LocalChange::Kind::result_sizes, "size"}}};
   });
   EXPECT_EQ(option_of(mistake(merge, "view: f[4,6], [24]")), "S(1) -> S(0): split b");

@@ -18,7 +18,7 @@ namespace {
 using Numbers = std::vector<std::int64_t>;
 
 // A call from literals: tensors in schema order, then all other arguments as lists of numbers.
-class FakeCall : public OpCall {
+class FakeCall : public OpArguments {
  public:
   struct Tensors {
     std::string argument;

@@ -15,7 +15,7 @@ namespace {
 using Kind = Pickled::Kind;
 
 // Objects may share their parts: what a small file stands for is bounded all the same.
-constexpr std::size_t kMostChunks = 10'000'000;
+constexpr std::size_t kMaxChunks = 10'000'000;
 
 class MetadataReader {
  public:
@@ -104,7 +104,7 @@ class MetadataReader {
     tensor.dtype = dtype_of(entry);
     tensor.shape = size(entry, "size");
     for (const Pickled* item : field(entry, "chunks", Kind::list).items) {
-      if (++chunks_ > kMostChunks) fail("it has more than " + std::to_string(kMostChunks) + " chunks");
+      if (++chunks_ > kMaxChunks) fail("it has more than " + std::to_string(kMaxChunks) + " chunks");
       DcpChunk chunk = chunk_of(*item, name);
       if (std::ranges::find(chunk.box.sizes, 0) == chunk.box.sizes.end())
         tensor.chunks.push_back(std::move(chunk));

@@ -7,7 +7,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Larger tables would make the page heavy: the page then says sizes, and no indices.
-constexpr std::int64_t kMostNumbers = 1 << 14;
+constexpr std::int64_t kMaxNumbers = 1 << 14;
 
 Json ranges_json(const std::vector<Range>& ranges) {
   Json numbers = Json::array();
@@ -38,7 +38,7 @@ Json dim_json(std::int64_t size, std::int64_t dim, const Placements& placements,
     numbers *= mesh[axis] * placements[axis].split_factor();
   }
   if (axes.empty()) return nullptr;
-  if (numbers > kMostNumbers) return {{"axes", axes}};
+  if (numbers > kMaxNumbers) return {{"axes", axes}};
   Json held = Json::array();
   for (std::int64_t i = 0; i < combinations; ++i)
     held.push_back(ranges_json(held_ranges(size, dim, placements, mesh, coordinate_at(i, axes, mesh))));

@@ -18,7 +18,7 @@ struct AttentionDims {
 };
 
 // The mask's dims, of which those of size 1 are broadcast; nothing if it has another form.
-std::optional<std::string> mask_dims(const OpCall& call, const std::string& heads,
+std::optional<std::string> mask_dims(const OpArguments& call, const std::string& heads,
                                      const std::string& queries) {
   if (!call.has("attn_mask")) return " _..?";
   const Shape mask = call.shape("attn_mask");
@@ -28,7 +28,7 @@ std::optional<std::string> mask_dims(const OpCall& call, const std::string& head
   return std::nullopt;
 }
 
-std::optional<AttentionDims> attention_dims(const OpCall& call) {
+std::optional<AttentionDims> attention_dims(const OpArguments& call) {
   const Shape query = call.shape("query");
   const Shape key = call.shape("key");
   const Shape value = call.shape("value");
@@ -54,7 +54,7 @@ std::optional<AttentionDims> attention_dims(const OpCall& call) {
   return dims;
 }
 
-RuleUse attention(const OpCall& call) {
+RuleUse attention(const OpArguments& call) {
   const auto dims = attention_dims(call);
   if (!dims) return {"_.., _.., _.., _..? -> _.., _.."};
   return {Rule::parse(dims->query + "," + dims->key + "," + dims->value + "," + dims->mask + " -> " +
@@ -63,7 +63,7 @@ RuleUse attention(const OpCall& call) {
 }
 
 // The gradients of keys and values are sums over queries.
-RuleUse attention_backward(const OpCall& call) {
+RuleUse attention_backward(const OpArguments& call) {
   const auto dims = attention_dims(call);
   if (!dims) return {"_.., _.., _.., _.., _.., _.., _..? -> _.., _.., _.."};
   return {Rule::parse("*" + dims->out + "," + dims->query + "," + dims->key + "," + dims->value + "," +

@@ -54,7 +54,7 @@ struct Line {
 
 // What is pending stays pending: the elements only move.
 inline void add_moves(RuleTable& ops, std::initializer_list<std::string_view> names,
-                      RuleUse (*choose)(const OpCall&)) {
+                      RuleUse (*choose)(const OpArguments&)) {
   for (const std::string_view op : names) ops.choose(op, choose).keeps(keeps_any());
 }
 

@@ -6,13 +6,13 @@ namespace {
 
 // ---- convolution ----
 
-bool is_batched(const OpCall& call) {
+bool is_batched(const OpArguments& call) {
   return call.shape("input").size() == call.shape("weight").size() && call.shape("input").size() >= 3 &&
          call.integer("groups") > 0;
 }
 
 // Groups g, each of c input channels and o output channels: whole groups may go to different ranks.
-RuleUse grouped(const OpCall& call, Rule rule) {
+RuleUse grouped(const OpArguments& call, Rule rule) {
   const std::int64_t groups = call.integer("groups");
   const Shape weight = call.shape("weight");
   const Shape input = call.shape("input");
@@ -24,7 +24,7 @@ RuleUse grouped(const OpCall& call, Rule rule) {
       {{LocalChange::Kind::factor_size, "groups", "g"}}};
 }
 
-RuleUse convolution(const OpCall& call) {
+RuleUse convolution(const OpArguments& call) {
   if (!is_batched(call)) return {"_.., _.., _..? -> _.."};
   if (call.integer("groups") == 1) {
     return {call.flag("transposed") ? Rule("*n c s..!, *c o k..!, +o? -> n o _..")
@@ -37,7 +37,7 @@ RuleUse convolution(const OpCall& call) {
 
 // The gradients of input, weight and bias: sums over o, over n, and over n. That of the bias would
 // be whole on each rank when c is split, so c may be split only where there is no bias.
-RuleUse convolution_backward(const OpCall& call) {
+RuleUse convolution_backward(const OpArguments& call) {
   if (!is_batched(call)) return {"_.., _.., _.. -> _.., _.., _.."};
   if (call.integer("groups") != 1) {
     return grouped(call, call.flag("transposed") ? Rule("*n (g o) p..!, n (g c) s..!, (g c) o k..! -> "
@@ -89,7 +89,7 @@ void add_pooling(RuleTable& ops) {
 // ---- padding ----
 
 // `pad` has two numbers for each dim, the last dim first.
-RuleUse constant_pad(const OpCall& call) {
+RuleUse constant_pad(const OpArguments& call) {
   const std::size_t rank = call.shape("self").size();
   const std::vector<std::int64_t> pad = call.integers("pad");
   if (rank > TensorPattern::kMaxDims || pad.size() % 2 != 0 || pad.size() > 2 * rank) {
@@ -167,7 +167,7 @@ void add_direct_convolutions(RuleTable& ops) {
   const auto by_rank = [&](std::initializer_list<const char*> names, std::size_t rank, Rule rule) {
     for (const char* op : names) {
       ops.choose(op,
-                 [rank, rule](const OpCall& call) -> RuleUse {
+                 [rank, rule](const OpArguments& call) -> RuleUse {
                    return {call.shape("self").size() == rank ? rule : Rule("_.., _.., _..? -> _..")};
                  })
           .needs_elements();
@@ -184,12 +184,12 @@ void add_direct_convolutions(RuleTable& ops) {
 
 void add_patches(RuleTable& ops) {
   ops.choose("im2col",
-             [](const OpCall& call) -> RuleUse {
+             [](const OpArguments& call) -> RuleUse {
                return {call.shape("self").size() == 4 ? Rule("*n _ _ _ -> n _ _") : Rule("_.. -> _..")};
              })
       .needs_elements();
   ops.choose("col2im",
-             [](const OpCall& call) -> RuleUse {
+             [](const OpArguments& call) -> RuleUse {
                return {call.shape("self").size() == 3 ? Rule("*n _ _ -> n _ _ _") : Rule("_.. -> _..")};
              })
       .needs_elements();

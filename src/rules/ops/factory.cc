@@ -8,7 +8,7 @@ namespace {
 const Rule kUnset = "*... -> ...";
 
 // A new tensor of the shape of the old one is split as that is; of any other shape, not at all.
-RuleUse new_tensor(const OpCall& call) {
+RuleUse new_tensor(const OpArguments& call) {
   const bool is_like = call.integers("size") == call.shape("self");
   RuleUse use{is_like ? Rule("... -> ...") : Rule("_.. -> _..")};
   if (is_like && call.name() == "new_empty") {

@@ -10,7 +10,7 @@ namespace meshtorch::internal {
 namespace {
 
 // The dim that is indexed, counted from the front; nothing if there is no such dim.
-std::optional<std::int64_t> indexed_dim(const OpCall& call) {
+std::optional<std::int64_t> indexed_dim(const OpArguments& call) {
   const std::int64_t rank = rank_of(call.shape("self"));
   return fits_a_rule(rank) ? wrapped(call.integer("dim"), rank) : std::nullopt;
 }
@@ -18,7 +18,7 @@ std::optional<std::int64_t> indexed_dim(const OpCall& call) {
 // ---- embedding ----
 
 // Counting how often an index occurs needs all of them.
-RuleUse embedding_dense_backward(const OpCall& call) {
+RuleUse embedding_dense_backward(const OpArguments& call) {
   if (call.flag("scale_grad_by_freq")) return {"*i..! d, i..! -> _ d"};
   return {"*i.. d, i.. -> _ d"};
 }
@@ -31,7 +31,7 @@ void add_embedding(RuleTable& ops) {
 // ---- an index along one dim, the same for all others ----
 
 // `rule` names the dim `s`. An index without dims, which counts as one of size 1, is for `whole`.
-RuleUse along_dim(const OpCall& call, Rule rule, Rule whole) {
+RuleUse along_dim(const OpArguments& call, Rule rule, Rule whole) {
   const auto dim = indexed_dim(call);
   if (!dim || call.shape("index").size() != 1) return {whole};
   return {rule, {.lengths = {}, .positions = {{"s", *dim}}, .sizes = {}}};
@@ -39,7 +39,7 @@ RuleUse along_dim(const OpCall& call, Rule rule, Rule whole) {
 
 // The source has the sizes of `self`, but at the indexed dim that of the index. Each rank writes to the
 // places it holds.
-RuleUse with_source(const OpCall& call, Rule rule, Rule whole) {
+RuleUse with_source(const OpArguments& call, Rule rule, Rule whole) {
   const auto dim = indexed_dim(call);
   const Shape index = call.shape("index");
   Shape expected = call.shape("self");
@@ -52,7 +52,7 @@ RuleUse with_source(const OpCall& call, Rule rule, Rule whole) {
 }
 
 // Along a split dim each rank gives what it holds, if that is not more than there is.
-RuleUse index_select(const OpCall& call) {
+RuleUse index_select(const OpArguments& call) {
   const auto dim = indexed_dim(call);
   const bool may_split = dim && call.shape("index").size() == 1 &&
                          call.shape("index")[0] <= call.shape("self")[static_cast<std::size_t>(*dim)];
@@ -66,23 +66,24 @@ RuleUse index_select(const OpCall& call) {
 void add_along_dim(RuleTable& ops) {
   ops.choose("index_select", index_select);
   // The same number everywhere is its own maximum, minimum and average.
-  ops.choose(
-         "index_fill.int_Scalar",
-         [](const OpCall& call) { return along_dim(call, "a.. s! b.., _ -> a.. s! b..", "_.., _.. -> _.."); })
+  ops.choose("index_fill.int_Scalar",
+             [](const OpArguments& call) {
+               return along_dim(call, "a.. s! b.., _ -> a.. s! b..", "_.., _.. -> _..");
+             })
       .keeps({{ReduceOp::min, ReduceOp::min, 0},
               {ReduceOp::max, ReduceOp::max, 0},
               {ReduceOp::avg, ReduceOp::avg, 0}});
-  ops.choose("index_fill.int_Tensor", [](const OpCall& call) {
+  ops.choose("index_fill.int_Tensor", [](const OpArguments& call) {
     return along_dim(call, "+a.. s! b.., _, +_.. -> a.. s! b..", "+_.., _.., +_.. -> _..");
   });
   // What is added may be split along the index; what replaces may not.
-  ops.choose("index_add", [](const OpCall& call) {
+  ops.choose("index_add", [](const OpArguments& call) {
     return with_source(call, "+a.. s b.., i, *a.. i b.. -> a.. s b..", "+_.., _.., *_.. -> _..");
   });
-  ops.choose("index_copy", [](const OpCall& call) {
+  ops.choose("index_copy", [](const OpArguments& call) {
     return with_source(call, "+a.. s b.., i!, +a.. i! b.. -> a.. s b..", "+_.., _.., +_.. -> _..");
   });
-  ops.choose("index_reduce", [](const OpCall& call) {
+  ops.choose("index_reduce", [](const OpArguments& call) {
     return with_source(call, "a.. s b.., i!, a.. i! b.. -> a.. s b..", "_.., _.., _.. -> _..");
   });
 }
@@ -95,7 +96,7 @@ struct ElementIndex {
 };
 
 // Nothing is broadcast: a dim in which the index is smaller counts from the front, and is whole.
-std::optional<ElementIndex> element_index(const OpCall& call, bool is_i_whole, bool is_s_whole = true) {
+std::optional<ElementIndex> element_index(const OpArguments& call, bool is_i_whole, bool is_s_whole = true) {
   const auto dim = indexed_dim(call);
   const Shape self = call.shape("self");
   const Shape index = call.shape("index");
@@ -127,7 +128,7 @@ std::int64_t count_of(const Shape& shape) {
 }
 
 // As index_select.
-RuleUse gather(const OpCall& call) {
+RuleUse gather(const OpArguments& call) {
   const bool may_split = count_of(call.shape("index")) <= count_of(call.shape("self"));
   const auto text = element_index(call, false, !may_split);
   if (!text) return {"_.., _.. -> _.."};
@@ -143,13 +144,13 @@ RuleUse written_where_held(const std::string& rule) {
 }
 
 // Numbers are written, or combined with what is there; each rank writes to the places it holds.
-RuleUse scatter_value(const OpCall& call) {
+RuleUse scatter_value(const OpArguments& call) {
   const auto text = element_index(call, true, false);
   if (!text) return {"_.., _.. -> _.."};
   return written_where_held(text->self + "," + text->index + " ->" + text->self);
 }
 
-RuleUse scatter_src(const OpCall& call, const std::string& self_mark, const std::string& src_mark,
+RuleUse scatter_src(const OpArguments& call, const std::string& self_mark, const std::string& src_mark,
                     bool is_i_whole = true) {
   const auto text = element_index(call, is_i_whole, false);
   if (!text) return {"_.., _.., _.. -> _.."};
@@ -160,10 +161,10 @@ RuleUse scatter_src(const OpCall& call, const std::string& self_mark, const std:
 void add_gather_and_scatter(RuleTable& ops) {
   ops.choose("gather", gather);
   ops.choose({"scatter.value", "scatter.value_reduce"}, scatter_value);
-  ops.choose("scatter.src", [](const OpCall& call) { return scatter_src(call, "+", "+"); });
-  ops.choose("scatter_add", [](const OpCall& call) { return scatter_src(call, "+", "*", false); });
+  ops.choose("scatter.src", [](const OpArguments& call) { return scatter_src(call, "+", "+"); });
+  ops.choose("scatter_add", [](const OpArguments& call) { return scatter_src(call, "+", "*", false); });
   ops.choose({"scatter.reduce", "scatter_reduce.two"},
-             [](const OpCall& call) { return scatter_src(call, "", ""); });
+             [](const OpArguments& call) { return scatter_src(call, "", ""); });
 }
 
 // ---- indices for some dims, or a mask over them ----
@@ -179,8 +180,8 @@ struct Indexed {
 
 // Dims that no index names may be split, and so may the places, if all indices have one shape. They come
 // where the indexed dims were, or first if dims lie between those. Of masks, one alone.
-std::optional<Indexed> indexed_dims(const OpCall& call) {
-  using Index = OpCall::Index;
+std::optional<Indexed> indexed_dims(const OpArguments& call) {
+  using Index = OpArguments::Index;
   const Shape self = call.shape("self");
   const std::vector<Shape> shapes = call.shapes("indices");
   const std::vector<Index> indices = call.indices("indices");
@@ -224,14 +225,14 @@ std::optional<Indexed> indexed_dims(const OpCall& call) {
   return text;
 }
 
-RuleUse index(const OpCall& call) {
+RuleUse index(const OpArguments& call) {
   const auto text = indexed_dims(call);
   if (!text) return {"_.., _..[] -> _.."};
   return {Rule::parse("*" + text->self + "," + text->indices + "[] ->" + text->taken)};
 }
 
 // One number for all that a mask names: element by element.
-RuleUse put_number_by_mask(const OpCall& call, const Indexed& text) {
+RuleUse put_number_by_mask(const OpArguments& call, const Indexed& text) {
   std::string self, mask;
   for (std::size_t d = 0; d < call.shape("self").size(); ++d) {
     const std::string number = std::to_string(d);
@@ -256,7 +257,7 @@ std::optional<std::string> values_dims(const Shape& values, const Indexed& text)
 }
 
 // What is added may be split along the places; what replaces may not.
-RuleUse index_put(const OpCall& call) {
+RuleUse index_put(const OpArguments& call) {
   const bool is_added = call.flag("accumulate");
   const auto text = indexed_dims(call);
   if (text && text->is_mask && call.shape("values").empty() && !is_added)
@@ -281,7 +282,7 @@ std::vector<KeptReduction> keeps_places_of(int values) {
 }
 
 // A place in a sorted list is how many of its elements come before: each part of the list counts its own.
-RuleUse searchsorted(const OpCall& call) {
+RuleUse searchsorted(const OpArguments& call) {
   const bool is_list = call.shape("sorted_sequence").size() == 1;
   if (call.has("sorter"))
     return {is_list ? Rule("_, a.., _? -> a..") : Rule("a.. _, a.. i, a.. _? -> a.. i")};
@@ -289,7 +290,7 @@ RuleUse searchsorted(const OpCall& call) {
 }
 
 // An element is in a set if it is in a part of it, and not in it if it is in none.
-RuleUse isin(const OpCall& call) {
+RuleUse isin(const OpArguments& call) {
   RuleUse use{"..., t.. -> ..."};
   use.contracted = call.flag("invert") ? ReduceOp::min : ReduceOp::max;
   return use;

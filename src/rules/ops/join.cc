@@ -21,7 +21,7 @@ bool agree(const std::vector<Shape>& shapes, std::size_t except) {
 }
 
 // Tensors of shape {0} that are joined to others of any rank are left to `agree`.
-RuleUse cat(const OpCall& call) {
+RuleUse cat(const OpArguments& call) {
   const std::vector<Shape> shapes = call.shapes("tensors");
   if (shapes.empty()) return {kWholeList};
   const auto before = wrapped(call.integer("dim"), rank_of(shapes[0]));
@@ -29,7 +29,7 @@ RuleUse cat(const OpCall& call) {
   return {"+a.. _ b..[] -> a.. _ b..", {.lengths = {{"a", *before}}, .positions = {}, .sizes = {}}};
 }
 
-RuleUse stack(const OpCall& call) {
+RuleUse stack(const OpArguments& call) {
   const std::vector<Shape> shapes = call.shapes("tensors");
   if (shapes.empty()) return {kWholeList};
   const auto before = wrapped(call.integer("dim"), rank_of(shapes[0]) + 1);
@@ -38,7 +38,7 @@ RuleUse stack(const OpCall& call) {
 }
 
 // One part of `self`, at one dim, is replaced by `src`.
-RuleUse replace_part(const OpCall& call, Rule rule, bool src_has_dim) {
+RuleUse replace_part(const OpArguments& call, Rule rule, bool src_has_dim) {
   const Shape self = call.shape("self");
   Shape rest = self;
   Shape src = call.shape("src");
@@ -55,10 +55,10 @@ RuleUse replace_part(const OpCall& call, Rule rule, bool src_has_dim) {
 void add_join_rules(RuleTable& ops) {
   ops.choose("cat", cat).keeps(keeps_any());
   for (const char* op : {"stack", "_stack"}) ops.choose(op, stack).keeps(keeps_any());
-  ops.choose("slice_scatter", [](const OpCall& call) {
+  ops.choose("slice_scatter", [](const OpArguments& call) {
     return replace_part(call, "+a.. s! b.., +a.. _ b.. -> a.. s! b..", true);
   });
-  ops.choose("select_scatter", [](const OpCall& call) {
+  ops.choose("select_scatter", [](const OpArguments& call) {
     return replace_part(call, "+a.. s! b.., +a.. b.. -> a.. s! b..", false);
   });
 }

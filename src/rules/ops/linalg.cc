@@ -23,14 +23,14 @@ void add_factorizations(RuleTable& ops) {
   ops.add("linalg_eig", "a.. _ _ -> a.. _, a.. _ _");
   ops.add("_linalg_eigvals", "a.. _ _ -> a.. _");
   // What is not asked for is a tensor without elements.
-  ops.choose("_linalg_eigh", [](const OpCall& call) -> RuleUse {
+  ops.choose("_linalg_eigh", [](const OpArguments& call) -> RuleUse {
     return {call.flag("compute_v") ? Rule("a.. _ _ -> a.. _, a.. _ _") : Rule("a.. _ _ -> a.. _, +_")};
   });
-  ops.choose("_linalg_svd", [](const OpCall& call) -> RuleUse {
+  ops.choose("_linalg_svd", [](const OpArguments& call) -> RuleUse {
     return {call.flag("compute_uv") ? Rule("a.. _ _ -> a.. _ _, a.. _, a.. _ _")
                                     : Rule("a.. _ _ -> +_, a.. _, +_")};
   });
-  ops.choose("linalg_lu", [](const OpCall& call) -> RuleUse {
+  ops.choose("linalg_lu", [](const OpArguments& call) -> RuleUse {
     return {call.flag("pivot") ? Rule("a.. _ _ -> a.. _ _, a.. _ _, a.. _ _")
                                : Rule("a.. _ _ -> +_, a.. _ _, a.. _ _")};
   });
@@ -38,25 +38,25 @@ void add_factorizations(RuleTable& ops) {
 
 // Matrices of one batch; anything else, as batches that are broadcast, is not split.
 void add_solvers(RuleTable& ops) {
-  ops.choose({"cholesky_solve", "_cholesky_solve_helper"}, [](const OpCall& call) -> RuleUse {
+  ops.choose({"cholesky_solve", "_cholesky_solve_helper"}, [](const OpArguments& call) -> RuleUse {
     const Shape factor = call.shape(call.has("input2") ? "input2" : "A");
     return {have_one_batch(call.shape("self"), factor) ? Rule("*a.. _ n, a.. _ _ -> a.. _ n")
                                                        : Rule("_.., _.. -> _..")};
   });
-  ops.choose("linalg_solve_triangular", [](const OpCall& call) -> RuleUse {
+  ops.choose("linalg_solve_triangular", [](const OpArguments& call) -> RuleUse {
     if (!have_one_batch(call.shape("self"), call.shape("B"))) return {"_.., _.. -> _.."};
     return {call.flag("left") ? Rule("a.. _ _, *a.. _ n -> a.. _ n") : Rule("a.. _ _, *a.. n _ -> a.. n _")};
   });
-  ops.choose("triangular_solve", [](const OpCall& call) -> RuleUse {
+  ops.choose("triangular_solve", [](const OpArguments& call) -> RuleUse {
     return {have_one_batch(call.shape("self"), call.shape("A")) ? Rule("a.. _ _, a.. _ _ -> a.. _ _, a.. _ _")
                                                                 : Rule("_.., _.. -> _.., _..")};
   });
-  ops.choose("_linalg_solve_ex", [](const OpCall& call) -> RuleUse {
+  ops.choose("_linalg_solve_ex", [](const OpArguments& call) -> RuleUse {
     return {have_one_batch(call.shape("A"), call.shape("B"))
                 ? Rule("a.. _ _, a.. _ _ -> a.. _ _, a.. _ _, a.. _, a..")
                 : Rule("_.., _.. -> _.., _.., _.., _..")};
   });
-  ops.choose("linalg_lu_solve", [](const OpCall& call) -> RuleUse {
+  ops.choose("linalg_lu_solve", [](const OpArguments& call) -> RuleUse {
     if (!have_one_batch(call.shape("LU"), call.shape("B"))) return {"_.., _.., _.. -> _.."};
     return {call.flag("left") ? Rule("a.. _ _, a.. _, *a.. _ n -> a.. _ n")
                               : Rule("a.. _ _, a.. _, *a.. n _ -> a.. n _")};
@@ -65,11 +65,11 @@ void add_solvers(RuleTable& ops) {
 
 // Distances between the rows of two matrices; the gradient is a sum over the rows of the second.
 void add_distances(RuleTable& ops) {
-  ops.choose({"_cdist_forward", "_euclidean_dist"}, [](const OpCall& call) -> RuleUse {
+  ops.choose({"_cdist_forward", "_euclidean_dist"}, [](const OpArguments& call) -> RuleUse {
     return {have_one_batch(call.shape("x1"), call.shape("x2")) ? Rule("a.. p m!, a.. r m! -> a.. p r")
                                                                : Rule("_.., _.. -> _..")};
   });
-  ops.choose("_cdist_backward", [](const OpCall& call) -> RuleUse {
+  ops.choose("_cdist_backward", [](const OpArguments& call) -> RuleUse {
     return {have_one_batch(call.shape("x1"), call.shape("x2"))
                 ? Rule("*a.. p r, a.. p m!, a.. r m!, a.. p r -> a.. p m!")
                 : Rule("_.., _.., _.., _.. -> _..")};

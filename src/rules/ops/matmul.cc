@@ -5,7 +5,7 @@ namespace meshtorch::internal {
 namespace {
 
 // LibTorch 2.13 does not broadcast `self` where a rank has an empty part of the matrix.
-RuleUse addmv(const OpCall& call) {
+RuleUse addmv(const OpArguments& call) {
   const Shape matrix = call.shape("mat");
   if (matrix.size() != 2 || call.shape("self") != Shape{matrix[0]}) {
     return {"_.., _.., _.. -> _.."};
@@ -14,7 +14,7 @@ RuleUse addmv(const OpCall& call) {
 }
 
 // Not linear: what is contracted must be whole.
-RuleUse addmm_activation(const OpCall& call) {
+RuleUse addmm_activation(const OpArguments& call) {
   const Shape self = call.shape("self");
   const Shape columns = call.shape("mat2");
   if (columns.size() == 2 && self == Shape{columns[1]}) return {"n, m k!, k! n -> m n"};

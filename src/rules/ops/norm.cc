@@ -5,13 +5,13 @@ namespace meshtorch::internal {
 namespace {
 
 // Softmax along one dim, which must be whole; a tensor without dims counts as one of size 1.
-RuleUse softmax(const OpCall& call) {
+RuleUse softmax(const OpArguments& call) {
   if (call.shape("self").empty()) return {"_.. -> _.."};
   return {"a.. s! b.. -> a.. s! b..",
           {.lengths = {}, .positions = {{"s", call.integer("dim")}}, .sizes = {}}};
 }
 
-RuleUse softmax_backward(const OpCall& call) {
+RuleUse softmax_backward(const OpArguments& call) {
   if (call.shape("grad_output").empty()) return {"_.., _.. -> _.."};
   return {"*a.. s! b.., a.. s! b.. -> a.. s! b..",
           {.lengths = {}, .positions = {{"s", call.integer("dim")}}, .sizes = {}}};
@@ -47,12 +47,12 @@ void add_group_norms(RuleTable& ops) {
 
 // Statistics are over the batch and over space: only channels can be split in training. Otherwise
 // all can, and the saved statistics have no elements.
-RuleUse batch_norm(const OpCall& call) {
+RuleUse batch_norm(const OpArguments& call) {
   if (call.flag("training")) return {"n! c s..!, c?, c?, c?, c? -> n! c s..!, c, c"};
   return {"n c s.., c?, c?, c?, c? -> n c s.., +_, +_"};
 }
 
-RuleUse batch_norm_without_statistics(const OpCall& call) {
+RuleUse batch_norm_without_statistics(const OpArguments& call) {
   if (call.flag("training")) return {"n! c s..!, c?, c? -> n! c s..!, c, c"};
   return {"_.., _..?, _..? -> _.., _.., _.."};
 }
@@ -63,7 +63,7 @@ void add_batch_norms(RuleTable& ops) {
   ops.add("_native_batch_norm_legit_no_training", "n c s.., c?, c?, c, c -> n c s.., +_, +_")
       .needs_elements();
   ops.choose("_native_batch_norm_legit_functional",
-             [](const OpCall& call) -> RuleUse {
+             [](const OpArguments& call) -> RuleUse {
                if (call.flag("training")) return {"n! c s..!, c?, c?, c, c -> n! c s..!, c, c, c, c"};
                return {"_.., _..?, _..?, _.., _.. -> _.., _.., _.., _.., _.."};
              })
@@ -76,7 +76,7 @@ void add_batch_norms(RuleTable& ops) {
 
 // A weight as direction and length. The lengths are over all dims but one: the first, or the last, which is
 // not split.
-RuleUse weight_norm(const OpCall& call, const char* weight, Rule first, Rule whole) {
+RuleUse weight_norm(const OpArguments& call, const char* weight, Rule first, Rule whole) {
   const auto rank = static_cast<std::int64_t>(call.shape(weight).size());
   if (call.integer("dim") != 0 || rank == 0) return {whole};
   return {first, {.lengths = {{"r", rank - 1}}, .positions = {}, .sizes = {}}};
@@ -84,12 +84,12 @@ RuleUse weight_norm(const OpCall& call, const char* weight, Rule first, Rule who
 
 void add_weight_norms(RuleTable& ops) {
   ops.choose("_weight_norm_interface",
-             [](const OpCall& call) {
+             [](const OpArguments& call) {
                return weight_norm(call, "v", "n r..!, n 1.. -> n r..!, n 1..", "_.., _.. -> _.., _..");
              })
       .needs_elements();
   ops.choose("_weight_norm_interface_backward",
-             [](const OpCall& call) {
+             [](const OpArguments& call) {
                return weight_norm(call, "saved_v", "*n r..!, n r..!, n 1.., n 1.. -> n r..!, n 1..",
                                   "_.., _.., _.., _.. -> _.., _..");
              })

@@ -5,7 +5,7 @@ namespace meshtorch::internal {
 namespace {
 
 // As with "div": what may be zero does not keep a sum.
-RuleUse divide_by_numbers(const OpCall& call) {
+RuleUse divide_by_numbers(const OpArguments& call) {
   if (call.is_nonzero_number(call.has("scalar") ? "scalar" : "scalars")) return {"*...[] -> ...[]"};
   return {"...[] -> ...[]"};
 }

@@ -6,7 +6,7 @@ namespace {
 
 // ---- slices ----
 
-RuleUse slice(const OpCall& call) {
+RuleUse slice(const OpArguments& call) {
   const Shape shape = call.shape("self");
   const auto at = wrapped(call.integer("dim"), rank_of(shape));
   if (!at) return {kWhole};
@@ -37,7 +37,7 @@ bool has_sizes(const Shape& gradient, const Shape& whole, const std::vector<std:
   return gradient == kept;
 }
 
-RuleUse slice_backward(const OpCall& call) {
+RuleUse slice_backward(const OpArguments& call) {
   Shape gradient = call.shape("grad_output");
   const auto at = wrapped(call.integer("dim"), rank_of(gradient));
   if (!at) return {kWhole};
@@ -46,19 +46,19 @@ RuleUse slice_backward(const OpCall& call) {
   return into_zeros("*a.. _ b.. -> a.. _ b..", call.integer("dim"), rank_of(call.integers("input_sizes")));
 }
 
-RuleUse select_backward(const OpCall& call) {
+RuleUse select_backward(const OpArguments& call) {
   if (!has_sizes(call.shape("grad_output"), call.integers("input_sizes"), {call.integer("dim")}))
     return {kWhole};
   return into_zeros("*a.. b.. -> a.. _ b..", call.integer("dim"), rank_of(call.integers("input_sizes")));
 }
 
-RuleUse unfold(const OpCall& call) {
+RuleUse unfold(const OpArguments& call) {
   const auto at = wrapped(call.integer("dimension"), rank_of(call.shape("self")));
   if (!at) return {kWhole};
   return {"*a.. s! b.. -> a.. _ b.. _", {.lengths = {}, .positions = {{"s", *at}}, .sizes = {}}};
 }
 
-RuleUse unfold_backward(const OpCall& call) {
+RuleUse unfold_backward(const OpArguments& call) {
   return into_zeros("*a.. _ b.. w! -> a.. _ b..", call.integer("dim"), rank_of(call.integers("input_sizes")));
 }
 
@@ -80,16 +80,16 @@ RuleUse diagonal_of(std::int64_t rank, std::int64_t dim1, std::int64_t dim2, boo
   return {Rule::parse(is_operand ? "*" + tensor + " ->" + diagonal : "*" + diagonal + " ->" + tensor)};
 }
 
-RuleUse diagonal(const OpCall& call) {
+RuleUse diagonal(const OpArguments& call) {
   return diagonal_of(rank_of(call.shape("self")), call.integer("dim1"), call.integer("dim2"), true);
 }
 
-RuleUse diag_embed(const OpCall& call) {
+RuleUse diag_embed(const OpArguments& call) {
   return diagonal_of(rank_of(call.shape("self")) + 1, call.integer("dim1"), call.integer("dim2"), false);
 }
 
 // `src` replaces the diagonal; additive in both.
-RuleUse diagonal_scatter(const OpCall& call) {
+RuleUse diagonal_scatter(const OpArguments& call) {
   const RuleUse cut = diagonal(call);
   const std::string text(cut.rule.text());
   const std::size_t arrow = text.find(" ->");
@@ -100,7 +100,7 @@ RuleUse diagonal_scatter(const OpCall& call) {
   return {Rule::parse("+" + tensor + ", +" + text.substr(arrow + 3) + " ->" + tensor)};
 }
 
-RuleUse diagonal_backward(const OpCall& call) {
+RuleUse diagonal_backward(const OpArguments& call) {
   Shape gradient = call.shape("grad_output");
   if (!gradient.empty()) gradient.pop_back();
   if (!has_sizes(gradient, call.integers("input_sizes"), {call.integer("dim1"), call.integer("dim2")}))

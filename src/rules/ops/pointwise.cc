@@ -45,7 +45,7 @@ bool is_complex(std::int64_t dtype) {
 }
 
 // One to real numbers of any kind keeps their order; there is none among complex ones.
-RuleUse to_copy(const OpCall& call) {
+RuleUse to_copy(const OpArguments& call) {
   if (!call.has("dtype")) return {.rule = "*... -> ...", .kept = keeps_any()};
   if (!keeps_sums(call.integer("dtype"))) return {"... -> ..."};
   RuleUse use{"*... -> ..."};
@@ -55,12 +55,12 @@ RuleUse to_copy(const OpCall& call) {
 
 // Terms that are divided by zero are infinite and do not add up to the quotient of their sum: only a number
 // that is another one, or many of which decompose/reduce.cc has seen that they are, are sure to keep it.
-RuleUse divide(const OpCall& call) {
+RuleUse divide(const OpArguments& call) {
   if (call.is_nonzero_number("other")) return {"*..., ... -> ..."};
   return {"..., ... -> ..."};
 }
 
-RuleUse divide_by_number(const OpCall& call) {
+RuleUse divide_by_number(const OpArguments& call) {
   if (call.is_nonzero_number("other")) return {"*... -> ..."};
   return {"... -> ..."};
 }

@@ -58,25 +58,25 @@ RuleUse along(const Dims& dims, const Work& work) {
   return {Rule::parse(text), {}, work.op};
 }
 
-Dims one_dim(const OpCall& call) { return marked({call.integer("dim")}, call.shape("self")); }
+Dims one_dim(const OpArguments& call) { return marked({call.integer("dim")}, call.shape("self")); }
 
 // No list or an empty one stands for all dims.
-Dims listed_dims(const OpCall& call) {
+Dims listed_dims(const OpArguments& call) {
   const Shape shape = call.shape("self");
   if (!call.has("dim") || call.integers("dim").empty()) return all_dims(shape);
   return marked(call.integers("dim"), shape);
 }
 
 // The same where the meaning of an empty list is the operator's own.
-Dims listed_dims_or_none(const OpCall& call) {
+Dims listed_dims_or_none(const OpArguments& call) {
   if (call.has("dim") && call.integers("dim").empty()) return std::nullopt;
   return listed_dims(call);
 }
 
-Then kept(const OpCall& call) { return call.flag("keepdim") ? Then::one : Then::nothing; }
+Then kept(const OpArguments& call) { return call.flag("keepdim") ? Then::one : Then::nothing; }
 
 // A sum that first casts to whole numbers is not linear. Numbers of c10::ScalarType.
-bool sums_as_it_is(const OpCall& call) {
+bool sums_as_it_is(const OpArguments& call) {
   if (!call.has("dtype")) return true;
   constexpr std::int64_t kHalf = 5, kComplexDouble = 10, kBFloat16 = 15;
   const std::int64_t dtype = call.integer("dtype");
@@ -84,7 +84,7 @@ bool sums_as_it_is(const OpCall& call) {
 }
 
 // No backend multiplies complex numbers.
-bool multiplies_complex(const OpCall& call) {
+bool multiplies_complex(const OpArguments& call) {
   constexpr std::int64_t kComplexHalf = 8, kComplexDouble = 10;
   if (!call.has("dtype")) return call.is_complex("self");
   const std::int64_t dtype = call.integer("dtype");
@@ -94,32 +94,32 @@ bool multiplies_complex(const OpCall& call) {
 // ---- reductions that the mesh can finish ----
 
 void add_parted(RuleTable& ops) {
-  ops.choose("sum", [](const OpCall& call) {
+  ops.choose("sum", [](const OpArguments& call) {
     return along(all_dims(call.shape("self")), {.whole = false, .linear = sums_as_it_is(call)});
   });
-  ops.choose("sum.dim_IntList", [](const OpCall& call) {
+  ops.choose("sum.dim_IntList", [](const OpArguments& call) {
     return along(listed_dims(call), {.then = kept(call), .whole = false, .linear = sums_as_it_is(call)});
   });
-  ops.choose("nansum", [](const OpCall& call) {
+  ops.choose("nansum", [](const OpArguments& call) {
     return along(listed_dims(call), {.then = kept(call), .whole = false});
   });
-  ops.choose("prod.dim_int", [](const OpCall& call) {
+  ops.choose("prod.dim_int", [](const OpArguments& call) {
     return along(one_dim(call),
                  {.then = kept(call), .whole = multiplies_complex(call), .op = ReduceOp::product});
   });
-  ops.choose("count_nonzero", [](const OpCall& call) {
+  ops.choose("count_nonzero", [](const OpArguments& call) {
     return along(call.has("dim") ? one_dim(call) : all_dims(call.shape("self")), {.whole = false});
   });
   ops.choose("count_nonzero.dim_IntList",
-             [](const OpCall& call) { return along(listed_dims_or_none(call), {.whole = false}); });
+             [](const OpArguments& call) { return along(listed_dims_or_none(call), {.whole = false}); });
 
-  ops.choose("linalg__powsum", [](const OpCall& call) {
+  ops.choose("linalg__powsum", [](const OpArguments& call) {
     return along(listed_dims(call), {.then = kept(call), .whole = false});
   });
   ops.add("_foreach_powsum.Scalar", "a..[] -> []");
 
   ops.add("histc", "a.. -> _");  // between the limits that decompose/reduce.cc sees to
-  ops.choose("prod", [](const OpCall& call) {
+  ops.choose("prod", [](const OpArguments& call) {
     return along(all_dims(call.shape("self")), {.whole = multiplies_complex(call), .op = ReduceOp::product});
   });
   // What is pending by the operator's own reduction stays so.
@@ -131,8 +131,9 @@ void add_parted(RuleTable& ops) {
   for (const char* op : {"all", "_is_all_true"}) {
     ops.add(op, "a.. ->").reduce(ReduceOp::min);
   }
-  const auto add_ordered = [&](const char* op, Dims (*dims)(const OpCall&), ReduceOp reduce) -> RuleEntry& {
-    return ops.choose(op, [dims, reduce](const OpCall& call) {
+  const auto add_ordered = [&](const char* op, Dims (*dims)(const OpArguments&),
+                               ReduceOp reduce) -> RuleEntry& {
+    return ops.choose(op, [dims, reduce](const OpArguments& call) {
       return along(dims(call), {.then = kept(call), .whole = false, .op = reduce});
     });
   };
@@ -149,19 +150,20 @@ void add_parted(RuleTable& ops) {
 void add_whole(RuleTable& ops) {
   for (const char* op :
        {"max.dim", "min.dim", "median.dim", "nanmedian.dim", "mode", "kthvalue", "_aminmax.dim"}) {
-    ops.choose(op,
-               [](const OpCall& call) { return along(one_dim(call), {.then = kept(call), .results = 2}); });
+    ops.choose(
+        op, [](const OpArguments& call) { return along(one_dim(call), {.then = kept(call), .results = 2}); });
   }
-  ops.choose("aminmax", [](const OpCall& call) {
+  ops.choose("aminmax", [](const OpArguments& call) {
     return call.has("dim") ? along(one_dim(call), {.then = kept(call), .results = 2}) : replicated(2);
   });
-  ops.choose({"argmax", "argmin"}, [](const OpCall& call) {
+  ops.choose({"argmax", "argmin"}, [](const OpArguments& call) {
     return call.has("dim") ? along(one_dim(call), {.then = kept(call)}) : replicated(1);
   });
   for (const char* op : {"logsumexp", "norm.ScalarOpt_dim_dtype"}) {
-    ops.choose(op, [](const OpCall& call) { return along(listed_dims_or_none(call), {.then = kept(call)}); });
+    ops.choose(
+        op, [](const OpArguments& call) { return along(listed_dims_or_none(call), {.then = kept(call)}); });
   }
-  ops.choose({"std_mean.correction", "var_mean.correction"}, [](const OpCall& call) {
+  ops.choose({"std_mean.correction", "var_mean.correction"}, [](const OpArguments& call) {
     return along(listed_dims_or_none(call), {.then = kept(call), .results = 2});
   });
   ops.add({"median", "nanmedian", "norm.ScalarOpt_dtype"}, "a..! ->");
@@ -171,29 +173,30 @@ void add_whole(RuleTable& ops) {
 // ---- one dim keeps its place ----
 
 // Each slice along `dim` is scaled by its own norm.
-RuleUse renorm(const OpCall& call) {
+RuleUse renorm(const OpArguments& call) {
   Dims others = one_dim(call);
   if (others) others->flip();
   return along(others, {.then = Then::same});
 }
 
 void add_scans_and_sorts(RuleTable& ops) {
-  ops.choose("cumsum", [](const OpCall& call) {
+  ops.choose("cumsum", [](const OpArguments& call) {
     return along(one_dim(call), {.then = Then::same, .linear = sums_as_it_is(call)});
   });
   ops.choose({"cumprod", "logcumsumexp", "_logcumsumexp"},
-             [](const OpCall& call) { return along(one_dim(call), {.then = Then::same}); });
-  ops.choose({"cummax", "cummin", "sort", "sort.stable"},
-             [](const OpCall& call) { return along(one_dim(call), {.then = Then::same, .results = 2}); });
+             [](const OpArguments& call) { return along(one_dim(call), {.then = Then::same}); });
+  ops.choose({"cummax", "cummin", "sort", "sort.stable"}, [](const OpArguments& call) {
+    return along(one_dim(call), {.then = Then::same, .results = 2});
+  });
   ops.choose("renorm", renorm);
-  ops.choose("topk", [](const OpCall& call) {
+  ops.choose("topk", [](const OpArguments& call) {
     return along(one_dim(call), {.then = Then::another_size, .results = 2});
   });
 }
 
 void add_fourier(RuleTable& ops) {
   ops.choose({"_fft_c2c", "_fft_r2c", "_fft_c2r"},
-             [](const OpCall& call) {
+             [](const OpArguments& call) {
                return along(marked(call.integers("dim"), call.shape("self")),
                             {.then = Then::another_size, .linear = true});
              })

@@ -166,7 +166,7 @@ class ViewRule {
 
 }  // namespace
 
-RuleUse reshape_rule(const OpCall& call) {
+RuleUse reshape_rule(const OpArguments& call) {
   const Shape from = call.shape("self");
   const std::int64_t count = count_elements(from);
   const auto to = resolved(call.integers("size"), count);

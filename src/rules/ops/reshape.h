@@ -6,6 +6,6 @@
 namespace meshtorch::internal {
 
 // Takes the arguments "self" and "size".
-RuleUse reshape_rule(const OpCall& call);
+RuleUse reshape_rule(const OpArguments& call);
 
 }  // namespace meshtorch::internal

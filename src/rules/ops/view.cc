@@ -8,12 +8,12 @@ namespace meshtorch::internal {
 namespace {
 
 // A view of other items: the last dim may change its size.
-RuleUse view_dtype(const OpCall& call) {
+RuleUse view_dtype(const OpArguments& call) {
   if (call.shape("self").empty()) return {"_.. -> _.."};
   return {"a.. _ -> a.. _"};
 }
 
-RuleUse expand(const OpCall& call) {
+RuleUse expand(const OpArguments& call) {
   const Shape from = call.shape("self");
   const Shape to = call.integers("size");
   if (to.size() < from.size() || !fits_a_rule(rank_of(to))) return {kWhole};
@@ -38,7 +38,7 @@ Rule permuted(const std::vector<std::size_t>& order) {
   return line.rule();
 }
 
-RuleUse permute(const OpCall& call) {
+RuleUse permute(const OpArguments& call) {
   const std::int64_t rank = rank_of(call.shape("self"));
   std::vector<std::size_t> order;
   for (const std::int64_t dim : call.integers("dims")) {
@@ -62,11 +62,11 @@ Rule transposed(std::int64_t rank, std::int64_t dim0, std::int64_t dim1) {
   return permuted(order);
 }
 
-RuleUse transpose(const OpCall& call) {
+RuleUse transpose(const OpArguments& call) {
   return {transposed(rank_of(call.shape("self")), call.integer("dim0"), call.integer("dim1"))};
 }
 
-RuleUse t(const OpCall& call) {
+RuleUse t(const OpArguments& call) {
   const std::int64_t rank = rank_of(call.shape("self"));
   return {rank == 2 ? transposed(2, 0, 1) : Rule("*... -> ...")};
 }
@@ -87,30 +87,30 @@ RuleUse squeezed(const Shape& shape, const std::optional<std::vector<bool>>& is_
   return {line.rule()};
 }
 
-RuleUse squeeze(const OpCall& call) {
+RuleUse squeeze(const OpArguments& call) {
   const Shape shape = call.shape("self");
   return squeezed(shape, std::vector<bool>(shape.size(), true));
 }
 
-RuleUse squeeze_dim(const OpCall& call) {
+RuleUse squeeze_dim(const OpArguments& call) {
   const Shape shape = call.shape("self");
   if (shape.empty()) return {kWhole};
   return squeezed(shape, named_dims({call.integer("dim")}, rank_of(shape)));
 }
 
-RuleUse squeeze_dims(const OpCall& call) {
+RuleUse squeeze_dims(const OpArguments& call) {
   const Shape shape = call.shape("self");
   if (shape.empty()) return {kWhole};
   return squeezed(shape, named_dims(call.integers("dim"), rank_of(shape)));
 }
 
-RuleUse unsqueeze(const OpCall& call) {
+RuleUse unsqueeze(const OpArguments& call) {
   const auto at = wrapped(call.integer("dim"), rank_of(call.shape("self")) + 1);
   if (!at) return {kWhole};
   return {"*a.. b.. -> a.. 1 b..", {.lengths = {{"a", *at}}, .positions = {}, .sizes = {}}};
 }
 
-RuleUse repeat(const OpCall& call) {
+RuleUse repeat(const OpArguments& call) {
   const Shape shape = call.shape("self");
   const std::vector<std::int64_t> repeats = call.integers("repeats");
   if (repeats.size() < shape.size() || !fits_a_rule(rank_of(repeats))) return {kWhole};
@@ -137,14 +137,14 @@ RuleUse keep_whole(const Shape& shape, const std::vector<std::int64_t>& dims) {
   return {line.rule()};
 }
 
-RuleUse flip(const OpCall& call) { return keep_whole(call.shape("self"), call.integers("dims")); }
+RuleUse flip(const OpArguments& call) { return keep_whole(call.shape("self"), call.integers("dims")); }
 
-RuleUse roll(const OpCall& call) {
+RuleUse roll(const OpArguments& call) {
   if (call.integers("dims").empty()) return {kWhole};  // rolls the elements in their order
   return keep_whole(call.shape("self"), call.integers("dims"));
 }
 
-RuleUse rot90(const OpCall& call) {
+RuleUse rot90(const OpArguments& call) {
   const Shape shape = call.shape("self");
   const auto is_turned = named_dims(call.integers("dims"), rank_of(shape));
   if (!is_turned || !fits_a_rule(rank_of(shape))) return {kWhole};
