@@ -42,8 +42,7 @@ class BusyLoops {
       const pid_t child = fork();
       if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        for (volatile unsigned turns = 0;; turns = turns + 1) {
-        }
+        for (;;) asm volatile("");
       }
       children_.push_back(child);
     }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <thread>
 
 #include "agreement/meeting.h"
 #include "agreement/meeting_bell.h"
@@ -20,7 +19,6 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr std::chrono::nanoseconds kShortestWatch = std::chrono::microseconds(5);
-constexpr int kYields = 16;
 
 std::uint64_t come_to(std::uint64_t gathering) { return gathering & 0xFFFF; }
 
@@ -64,14 +62,10 @@ std::vector<int> GroupMeeting::late_to_meeting() const {
 template <class Condition>
 bool GroupMeeting::watch(const Condition& is_over) {
   if (current_fault_lab() != nullptr) return false;  // it says who runs
+  // With more ranks than cores somebody else needs this one. Yielding would give it to any program for a
+  // whole slice; a rank that sleeps is woken at once when the others have come.
+  if (!may_watch_) return is_over();
   const auto begin = Clock::now();
-  if (!may_watch_) {  // let the others have the core
-    for (int i = 0; i < kYields && Clock::now() - begin < kLongestWatch; ++i) {
-      std::this_thread::yield();
-      if (is_over()) return true;
-    }
-    return false;
-  }
   // No yielding here: on a busy machine another program would take the core for a whole slice, where a rank
   // that sleeps is woken in between. A rank that wants this core has it as soon as patience is over.
   for (unsigned i = 1;; ++i) {

@@ -1,5 +1,6 @@
 // Chains of ranks that wait: whoever is at their end is named.
 #include "liveness/waits.h"
+#include "agreement/meeting_memory.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
