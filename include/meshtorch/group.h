@@ -23,6 +23,7 @@ namespace internal {
 struct GroupImpl;
 }  // namespace internal
 
+// The ranks that take part in a collective. A handle; copies are cheap.
 class MESHTORCH_API Group {
  public:
   // All ranks.
