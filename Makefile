@@ -39,6 +39,7 @@ docs: setup      ## build the site (guide, reference, explanation) into build/do
 
 pages: setup     ## check README and docs: links, snippets, spelling, length of sentences, every public name in the reference
 	@$(PYTHON) tests/docs_test.py .
+	@$(PYTHON) tools/docs/reference.py . --check
 	@$(PYTHON) tools/docs/sentences.py .
 	@$(PYTHON) -m codespell_lib --ignore-words=tools/docs/words.txt README.md CONTRIBUTING.md SECURITY.md docs/*.md
 

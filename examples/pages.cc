@@ -283,6 +283,8 @@ void own_style(const mt::DeviceMesh& mesh) {
   mt::parallelize_module(*model, mesh["tp"], {{"up", Replicated()}});
   TORCH_CHECK(mt::is_dtensor(model->up->weight));
   TORCH_CHECK(mt::parse_reduce_op("prod") == mt::ReduceOp::product);
+  mt::check_assertion(mt::hash_value(mt::Shard(0)) == mt::hash_value(mt::Shard(0)),
+                      "equal placements have one hash");
 }
 
 }  // namespace

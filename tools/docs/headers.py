@@ -85,7 +85,7 @@ def _shown(code):
             number = end - 1
         number += 1
     text = re.sub(r"MESHTORCH_API |MESHTORCH_FOR_PYTHON ", "", "\n".join(result)).rstrip()
-    text = re.sub(r"\n{3,}", "\n\n", re.sub(r"\n\s*friend [^;]*;", "", text))
+    text = re.sub(r"\n{3,}", "\n\n", re.sub(r"\n\s*friend (?:class|struct) [^;]*;", "", text))
     return re.sub(r"\s*\n\};$", "\n};", text)
 
 
@@ -113,9 +113,11 @@ def read(path):
             number += 1
         elif line.startswith("#define"):
             name = re.match(r"#define (\w+)", line)[1]
-            if comment and not namespaces:
+            if comment:
+                shared = " ".join(comment)
+            if shared and not namespaces:
                 head = re.match(r"#define \w+(\([^)]*\))?", line)[0]
-                entries.append(Entry(Path(path).name, "", name, "macro", " ".join(comment), head))
+                entries.append(Entry(Path(path).name, "", name, "macro", shared, head))
             comment, number = [], number + 1
         elif line.startswith("#"):
             comment, number = [], number + 1

@@ -14,6 +14,15 @@ import headers
 
 # How programs write the namespaces inside meshtorch.
 _SHORT = {"checkpoint": "cp", "safetensors": "st", "dcp": "dcp", "report": "report", "nn": "nn"}
+# Names that programs use through others: the example is that of the other.
+_USED_THROUGH = {
+    "meshtorch::CallSite": "meshtorch::all_reduce",
+    "meshtorch::Hooked": "MESHTORCH_MODULE",
+    "meshtorch::HookedBase": "MESHTORCH_MODULE",
+    "meshtorch::HookedHolder": "MESHTORCH_MODULE",
+    "meshtorch::dcp::Entry": "meshtorch::dcp::Folder",
+    "meshtorch::throw_no_such_dim": "meshtorch::Shard",
+}
 
 
 def _anchor(title):
@@ -37,7 +46,7 @@ def code_of_pages(root):
 
 
 def code_of_programs(root):
-    for folder in ("examples", "tests/dist", "tests/checkpoint", "tests/llama", "tests/events", "tests/unit", "tests/inside", "tests/launch"):
+    for folder in ("examples", "tests/dist", "tests/checkpoint", "tests/llama", "tests/events", "tests/unit", "tests/sim", "tests/inside", "tests/launch", "tests/property", "tests/install"):
         for source in sorted((root / folder).rglob("*.cc")):
             yield str(source.relative_to(root)), source.read_text()
 
@@ -71,6 +80,9 @@ def find_examples(root, entries):
             if any(pattern.search(code) for pattern in patterns):
                 found.setdefault(entry.full_name, link)
                 break
+    for name, other in _USED_THROUGH.items():
+        if other in found:
+            found[name] = found[other]
     return found
 
 
