@@ -1,5 +1,6 @@
 """Docstrings: every public name has one, with an example or the name of one that has; all examples are run."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,12 @@ from test_types import PUBLIC_MODULES
 # Importing drop_in replaces modules of torch, and so it is not imported here.
 MODULES = [name for name in PUBLIC_MODULES if name != "meshtorch.drop_in"] + ["meshtorch.context_parallel"]
 RUNNER = Path(__file__).resolve().parent / "run_examples.py"
+SITE = Path(__file__).resolve().parents[2] / "tools/docs/site.py"
+
+
+def test_the_reference_has_all_public_modules():
+    found = [node.value for node in ast.parse(SITE.read_text()).body if isinstance(node, ast.Assign) and node.targets[0].id == "PYTHON_MODULES"]
+    assert set(ast.literal_eval(found[0])) == set(PUBLIC_MODULES) - {"meshtorch.drop_in"}  # its page is docs/porting.md
 
 
 def test_examples_run_as_they_say():

@@ -26,6 +26,7 @@ PAGES_OF_PROJECT = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md
 PYTHON_MODULES = [
     "meshtorch",
     "meshtorch.parallel",
+    "meshtorch.parallel.input_reshard",
     "meshtorch.fsdp",
     "meshtorch.experimental",
     "meshtorch.debug",
