@@ -72,6 +72,8 @@ def _index(root, source):
     text += "\n" + "\n".join(["```{toctree}", ":hidden:", ":caption: Project", "", *others, "```"]) + "\n"
     (source / "index.md").write_text(text)
     (source / "docs/index.md").unlink()
+    readme = source / "README.md"
+    readme.write_text(readme.read_text().replace("](docs/index.md)", "](index.md)"))
 
 
 def _python_reference(folder):
