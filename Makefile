@@ -8,7 +8,7 @@ export MESHTORCH_PYTHON MESHTORCH_LIBTORCH MESHTORCH_PIP_ARGS MESHTORCH_TORCH CM
 CMAKE  = $(if $(wildcard .venv/bin/cmake),.venv/bin/cmake,cmake)
 CTEST  = $(if $(wildcard .venv/bin/ctest),.venv/bin/ctest,ctest)
 
-.PHONY: help setup build demo test wheel package compat clients bench check sanitize soak format format-check tidy clean distclean
+.PHONY: help setup build demo test docs pages wheel package compat clients bench check sanitize soak format format-check tidy clean distclean
 .DEFAULT_GOAL := help
 
 help:            ## show this list
@@ -30,6 +30,18 @@ demo:            ## train a small Llama on 4 ranks, compare it with one device, 
 # Tests wait for each other's ends for a part of their time.
 test: build      ## build and run all tests
 	@$(CTEST) --preset $(PRESET) -j $$(($(JOBS) + 1))
+
+docs: setup      ## build the site (guide, reference, explanation) into build/docs/html
+	@$(PYTHON) -c 'import furo, myst_parser, sphinx' 2>/dev/null || $(PYTHON) -m pip install --quiet $(MESHTORCH_PIP_ARGS) sphinx myst-parser furo
+	@$(CMAKE) --preset $(PRESET) $(CMAKE_ARGS) >/dev/null
+	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target meshtorch_python
+	@PYTHONPATH=$(BUILD)/python $(PYTHON) tools/docs/site.py . build/docs
+
+pages: setup     ## check README and docs: links, snippets, spelling, length of sentences, every public name in the reference
+	@$(PYTHON) tests/docs_test.py .
+	@$(PYTHON) tools/docs/reference.py . --check
+	@$(PYTHON) tools/docs/sentences.py .
+	@$(PYTHON) -m codespell_lib --ignore-words=tools/docs/words.txt README.md CONTRIBUTING.md SECURITY.md docs/*.md
 
 wheel: setup     ## build a wheel for the installed torch: Python package, C++ library, headers, CMake files, meshtorch-run
 	@$(PYTHON) -c 'import scikit_build_core' 2>/dev/null || $(PYTHON) -m pip install --quiet $(MESHTORCH_PIP_ARGS) scikit-build-core
@@ -66,9 +78,10 @@ clients: build   ## run torchtitan, transformers, accelerate and lightning on me
 	@[ -d $(CLIENTS) ] || $(PYTHON) tools/clients.py --install --packages $(CLIENTS)
 	@$(PYTHON) tools/clients.py --packages $(CLIENTS) --pythonpath $(BUILD)/python
 
-check: setup     ## what a change must pass: format, clang-tidy on changed sources, each source compiled alone, all tests
+check: setup     ## what a change must pass: format, clang-tidy on changed sources, pages, each source compiled alone, all tests
 	@tools/format.sh --check
 	@tools/tidy.sh --changed
+	@$(MAKE) pages
 	@$(CMAKE) --preset release -B build/alone -DMESHTORCH_UNITY=OFF -DMESHTORCH_WARNINGS_AS_ERRORS=ON >/dev/null
 	@$(CMAKE) --build build/alone -j $(JOBS) --target meshtorch benchmarks
 	@$(MAKE) test CMAKE_ARGS=-DMESHTORCH_WARNINGS_AS_ERRORS=ON

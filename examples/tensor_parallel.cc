@@ -7,6 +7,7 @@
 
 namespace mt = meshtorch;
 
+// [a_model]
 struct MlpImpl : torch::nn::Module {
   MlpImpl(int64_t width, int64_t hidden) : up(width, hidden), down(hidden, width) {
     register_module("up", up);
@@ -16,13 +17,16 @@ struct MlpImpl : torch::nn::Module {
   mt::nn::Linear up, down;
 };
 MESHTORCH_MODULE(Mlp);  // in the place of TORCH_MODULE(Mlp)
+// [a_model]
 
 int main() {
   mt::spawn(2, [](int rank) {
     const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2}, {"tp"});
     Mlp mlp(8, 16);
+    // [a_plan]
     const mt::ParallelizePlan plan{{"up", mt::ColwiseParallel()}, {"down", mt::RowwiseParallel()}};
     mt::parallelize_module(*mlp, mesh, plan);
+    // [a_plan]
 
     torch::optim::AdamW optimizer(mlp->parameters());
     const mt::CommDebugMode comm;

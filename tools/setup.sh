@@ -103,10 +103,10 @@ if [ "$scope" = --library ]; then
   exit 0
 fi
 
-# The tests of the Python package need all of torch, and pytest; those of files exchanged with Python safetensors, those of the
+# The tests of the Python package need all of torch, pytest and mypy; `make check` codespell; those of files exchanged with Python safetensors, those of the
 # Llama example transformers.
 wanted=()
-for package in pytest expecttest numpy safetensors transformers; do
+for package in pytest expecttest numpy safetensors transformers mypy codespell; do
   [ -n "$(version_of "$package")" ] || wanted+=("$package")
 done
 if [ -n "$is_ours" ] && ! .venv/bin/python -c 'import torch, torch._dynamo' >/dev/null 2>&1; then

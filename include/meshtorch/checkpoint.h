@@ -75,8 +75,7 @@ class MESHTORCH_API AsyncSave {
 };
 
 // As save(), but returns when this rank's part is copied: the state may change at once. An error that nobody
-// waited for is thrown by the next save. The end of the thread that called it, and so of the process, waits
-// for it.
+// waited for is thrown by the next save. The calling thread joins the save when it exits.
 MESHTORCH_API AsyncSave save_async(const std::string& directory, const State& state);
 
 // Loads a checkpoint that any number of ranks wrote, on any mesh; to be called by all ranks. Each rank reads
@@ -88,6 +87,7 @@ MESHTORCH_API void load(const std::string& directory, const State& state);
 // Whether the directory has a complete checkpoint.
 MESHTORCH_API bool exists(const std::string& directory);
 
+// What export_hf writes under which names, and how large its files may be.
 struct ExportOptions {
   // The tensors go to several files, with an index, if one would be larger.
   std::uint64_t max_file_bytes = 5'000'000'000;

@@ -30,7 +30,9 @@ struct Reduction {
   ReduceOp op;
 };
 
+// Sizes of parts along a dim, one for each rank.
 using Splits = std::vector<std::int64_t>;
+// The tensors of a coalesced collective, in order.
 using Tensors = std::vector<at::Tensor>;
 // (from, to) pairs of ranks of the group.
 using RankPairs = std::vector<std::pair<int, int>>;

@@ -32,6 +32,7 @@ MESHTORCH_API void set_rotate_method(RotateMethod method);
 MESHTORCH_API void set_rotate_method(std::string_view name);
 MESHTORCH_API RotateMethod get_rotate_method();
 
+// How the scope context_parallel splits its buffers.
 struct ContextParallelOptions {
   // Each rank gets a piece from the front of the sequence and one from the back, so that causal attention is
   // equal work for all. Lengths must then be multiples of twice the ranks.

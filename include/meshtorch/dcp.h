@@ -17,6 +17,7 @@ namespace meshtorch::dcp {
 using safetensors::LoadOptions;
 using safetensors::LoadReport;
 
+// The type and global shape of a tensor in a folder.
 struct Entry {
   at::ScalarType dtype;
   std::vector<std::int64_t> shape;

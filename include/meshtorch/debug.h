@@ -24,6 +24,7 @@ struct CommStatistics {
   double seconds = 0;
 };
 
+// The counts of collectives, by kind.
 class MESHTORCH_API CommCounts {
  public:
   // 0 for what did not happen.
@@ -53,6 +54,7 @@ enum class TableDetail : std::uint8_t {
   all,          // those too that only look at tensors in another way: views, detach, casts
 };
 
+// What a CommDebugMode records beside collectives.
 struct CommDebugOptions {
   bool notes_operators = false;  // what tables of more detail than counts show
 };

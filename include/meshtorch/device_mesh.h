@@ -42,7 +42,7 @@ class MESHTORCH_API DeviceMesh {
   static DeviceMesh from_group(const Group& group, c10::DeviceType device_type, const Names& names = {});
   // Of meshtorch's own making.
   explicit DeviceMesh(std::shared_ptr<internal::MeshImpl> impl);
-  // A mesh that is moved is copied: there is none that is empty.
+  // Moves are copies; a DeviceMesh is never empty.
   DeviceMesh(const DeviceMesh&) = default;
   DeviceMesh& operator=(const DeviceMesh&) = default;
   ~DeviceMesh() = default;
@@ -125,6 +125,7 @@ class MESHTORCH_API DeviceMesh {
 MESHTORCH_API DeviceMesh init_device_mesh(c10::DeviceType device_type, const std::vector<std::int64_t>& shape,
                                           const DeviceMesh::Names& names = {});
 
+// Prints what to_string() returns.
 MESHTORCH_API std::ostream& operator<<(std::ostream& out, const DeviceMesh& mesh);
 
 }  // namespace meshtorch

@@ -26,6 +26,7 @@ struct MESHTORCH_API DTensorSpec {
   std::string to_string() const;
 };
 
+// What DTensor::from_local is told of shards, beside their placements.
 struct FromLocalOptions {
   // Exchange sizes: finds the global shape of unequal shards, and refuses, on every rank, shards that do not
   // fit the placements or of which only some require gradients. Along axes that hold copies, the first rank's
@@ -38,12 +39,14 @@ struct FromLocalOptions {
   std::optional<Placements> grad_placements = std::nullopt;
 };
 
+// The placements of the gradient of to_local() and full_tensor().
 struct ToLocalOptions {
   // How the gradient of the local tensor lies. Default: like the tensor, replicated where it is a pending
   // reduction.
   std::optional<Placements> grad_placements = std::nullopt;
 };
 
+// How a redistribution runs.
 struct RedistributeOptions {
   // Return before the data is there; the first use waits.
   bool async_op = false;
@@ -52,6 +55,7 @@ struct RedistributeOptions {
   std::optional<at::ScalarType> backward_dtype = std::nullopt;
 };
 
+// Returns whether the tensor is distributed; false for an undefined tensor.
 MESHTORCH_API bool is_dtensor(const at::Tensor& tensor);
 
 // A handle to a tensor that is distributed. It is the at::Tensor itself: there is no second object to keep in
@@ -95,6 +99,7 @@ inline DeviceMesh device_mesh(const at::Tensor& tensor) { return DTensor(tensor)
 // Global shape, placements, mesh and this rank's shard.
 MESHTORCH_API std::ostream& operator<<(std::ostream& out, const DTensor& tensor);
 
+// Whose data distribute_tensor takes.
 struct DistributeOptions {
   // The rank of each group, along each axis, whose data counts; the others' is ignored. None: every rank's
   // own data is taken as it is, and nothing is communicated.

@@ -37,6 +37,7 @@ struct CPUOffloadPolicy {
   bool pin_memory = true;  // for copies to a device; means nothing on a mesh of CPUs
 };
 
+// How fully_shard splits and gathers the parameters of a group.
 struct FullyShardOptions {
   // Whether whole parameters are dropped after forward and gathered again before backward. Default: yes, but
   // for a module that holds others which were sharded before, since it is the last to run forward and the

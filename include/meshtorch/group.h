@@ -47,6 +47,7 @@ enum class Collective : std::uint8_t {
 };
 MESHTORCH_API std::string_view to_string(Collective collective);
 
+// The ranks that take part in a collective. A handle; copies are cheap.
 class MESHTORCH_API Group {
  public:
   // All ranks.

@@ -154,6 +154,7 @@ class Hooked<Impl, R (Base::*)(A...)> : public HookedBase<Impl> {
   std::shared_ptr<HookedBase<Impl>> copy_of_self() const override { return std::make_shared<Hooked>(*this); }
 };
 
+// The same for a forward that is const.
 template <class Impl, class Base, class R, class... A>
 class Hooked<Impl, R (Base::*)(A...) const> : public HookedBase<Impl> {
  public:

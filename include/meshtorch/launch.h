@@ -13,6 +13,7 @@
 
 namespace meshtorch {
 
+// Limits of the ranks that spawn starts.
 struct SpawnOptions {
   // How long a collective may take before it is an error on every rank that waits.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);

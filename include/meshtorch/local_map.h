@@ -8,6 +8,7 @@
 
 namespace meshtorch {
 
+// How local_map takes and wraps the arguments and results of a function.
 template <class F>
 struct LocalMapOptions {
   // How each result lies: one list of placements for a single result, else one for each; {} for what is not a

@@ -43,6 +43,7 @@ MESHTORCH_API RankMemory memory_of(const torch::nn::Module& module,
 // What every rank gives, on every rank, in their order. Every rank calls it.
 MESHTORCH_API std::vector<RankMemory> gather_memory(const RankMemory& mine);
 
+// What estimate_memory assumes of the training.
 struct MemoryEstimate {
   // Of each parameter; AdamW keeps two numbers of its type.
   int optimizer_numbers = 2;

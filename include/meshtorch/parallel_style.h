@@ -65,6 +65,7 @@ class MESHTORCH_API ParallelStyle {
   std::string to_string() const;
 };
 
+// Layouts at the edge of a module of ColwiseParallel.
 struct ColwiseOptions {
   std::optional<Placement> input_layouts = std::nullopt;  // default: Replicate()
   std::optional<Placement> output_layouts =
@@ -84,6 +85,7 @@ class MESHTORCH_API ColwiseParallel : public ParallelStyle {
   ColwiseOptions options_;
 };
 
+// Layouts at the edge of a module of RowwiseParallel.
 struct RowwiseOptions {
   std::optional<Placement> input_layouts =
       std::nullopt;  // default: Shard(-1), for a convolution its channels
@@ -104,6 +106,7 @@ class MESHTORCH_API RowwiseParallel : public ParallelStyle {
   RowwiseOptions options_;
 };
 
+// The dim that SequenceParallel expects its inputs to be split along.
 struct SequenceOptions {
   std::int64_t sequence_dim = 1;
   bool use_local_output = false;
@@ -121,6 +124,7 @@ class MESHTORCH_API SequenceParallel : public ParallelStyle {
   SequenceOptions options_;
 };
 
+// Layouts at the edge of a module of NoParallel.
 struct NoParallelOptions {
   std::optional<Placement> input_layout = std::nullopt;   // default: Replicate()
   std::optional<Placement> output_layout = std::nullopt;  // default: Replicate()
@@ -139,6 +143,7 @@ class MESHTORCH_API NoParallel : public ParallelStyle {
   NoParallelOptions options_;
 };
 
+// Layouts of the inputs of a module, as they come and as forward wants them.
 struct PrepareInputOptions {
   Layouts input_layouts = {};
   Layouts desired_input_layouts = {};
@@ -159,6 +164,7 @@ class MESHTORCH_API PrepareModuleInput : public ParallelStyle {
   PrepareInputOptions options_;
 };
 
+// Layouts of the outputs of a module, as forward gives them and as callers want them.
 struct PrepareOutputOptions {
   Layouts output_layouts = {};
   Layouts desired_output_layouts = {};
@@ -177,6 +183,7 @@ class MESHTORCH_API PrepareModuleOutput : public ParallelStyle {
   PrepareOutputOptions options_;
 };
 
+// Both of these.
 struct PrepareInputOutputOptions {
   Layouts input_layouts = {};
   Layouts desired_input_layouts = {};

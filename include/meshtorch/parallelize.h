@@ -36,6 +36,7 @@ class MESHTORCH_API ParallelizePlan {
   std::vector<Entry> entries_;
 };
 
+// How parallelize_module applies a plan.
 struct ParallelizeOptions {
   // As in DistributeOptions.
   std::optional<int> src_data_rank = 0;

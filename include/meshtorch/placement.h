@@ -15,11 +15,13 @@ namespace meshtorch {
 // The reductions that a pending result or a collective can ask for.
 enum class ReduceOp : std::uint8_t { sum, avg, product, min, max, band, bor, bxor };
 
+// The name: "sum", "avg", …
 MESHTORCH_API std::string_view to_string(ReduceOp op);
 
 // The inverse of to_string; also takes PyTorch's "prod". Throws std::invalid_argument that lists the names.
 MESHTORCH_API ReduceOp parse_reduce_op(std::string_view name);
 
+// How a tensor lies along one mesh axis; made by Shard, StridedShard, Replicate and Partial.
 class MESHTORCH_API Placement {
  public:
   enum class Kind : std::uint8_t { replicate, shard, strided_shard, partial };
@@ -94,7 +96,9 @@ inline Placement Partial(std::string_view op) { return Partial(parse_reduce_op(o
 // One placement for each mesh axis.
 using Placements = std::vector<Placement>;
 
-MESHTORCH_API std::string to_string(const Placements& placements);  // "[S(0), R]"
+// "[S(0), R]"; operator<< prints one placement or the name of a reduction; equal placements have equal
+// hashes.
+MESHTORCH_API std::string to_string(const Placements& placements);
 MESHTORCH_API std::ostream& operator<<(std::ostream& out, const Placement& placement);
 MESHTORCH_API std::ostream& operator<<(std::ostream& out, ReduceOp op);
 MESHTORCH_API std::size_t hash_value(const Placement& placement);

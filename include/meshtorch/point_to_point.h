@@ -17,6 +17,7 @@
 
 namespace meshtorch {
 
+// A message to another rank of a group.
 struct SendTo {
   at::Tensor tensor;
   int to = 0;  // a rank of the group
@@ -31,6 +32,7 @@ struct ReceiveFrom {
   int tag = 0;
 };
 
+// What batch_send_recv returns.
 struct SentAndReceived {
   std::vector<at::Tensor> received;
   at::Tensor sent;  // a zero; its backward receives the gradients of what was sent
@@ -42,6 +44,8 @@ MESHTORCH_API SentAndReceived batch_send_recv(const std::vector<SendTo>& sends,
                                               const std::vector<ReceiveFrom>& receives,
                                               const Group& group = {});
 
+// One message between two ranks. send() returns a zero, whose backward receives the gradient of `self`;
+// recv() returns the tensor, whose backward sends it. Both throw if the two ranks disagree on the message.
 MESHTORCH_API at::Tensor send(const at::Tensor& self, int to, const Group& group = {}, int tag = 0);
 MESHTORCH_API at::Tensor recv(const std::vector<std::int64_t>& sizes, const at::TensorOptions& options,
                               int from, const Group& group = {}, int tag = 0);

@@ -17,6 +17,7 @@ class Store;
 
 namespace meshtorch {
 
+// How a rank joins the world. What is not given comes from the environment.
 struct InitOptions {
   // "shm", "gloo", "nccl", "threads" or "fake". Empty: "nccl" where LibTorch has CUDA and a device is there,
   // else "shm" where all ranks are on one host, else "gloo".
@@ -44,7 +45,9 @@ MESHTORCH_API void init_process_group(const c10::intrusive_ptr<c10d::Store>& sto
 // world can be joined.
 MESHTORCH_API void destroy_process_group();
 
+// Whether this thread or process is a rank.
 MESHTORCH_API bool is_initialized();
+// The number of this rank, and how many there are. Throw an error if this is no rank.
 MESHTORCH_API int get_rank();
 MESHTORCH_API int get_world_size();
 // The rank among those of this machine, as the launcher said; the rank itself if it said nothing.

@@ -11,6 +11,7 @@
 
 namespace meshtorch {
 
+// A function of tensors that recompute runs twice.
 using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
 // fn(inputs), of which nothing is kept but the inputs: backward runs fn again, with the same random numbers,

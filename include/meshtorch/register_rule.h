@@ -50,6 +50,7 @@ MESHTORCH_API RuleChecks rule_checks();
 // communicated. Trailing defaults may be left out.
 MESHTORCH_API std::string explain_call(std::string_view op, std::vector<c10::IValue> arguments);
 
+// The same of arguments as they are: explain("aten::mm", x, w).
 template <class... Argument>
 std::string explain(std::string_view op, const Argument&... arguments) {
   return explain_call(op, {c10::IValue(arguments)...});

@@ -10,6 +10,7 @@
 
 namespace meshtorch {
 
+// How replicate reduces gradients.
 struct ReplicateOptions {
   // Gradients are reduced in buckets of about this size, while backward goes on; the first is smaller, so
   // that communication begins early.

@@ -20,7 +20,9 @@ class Module;
 
 namespace meshtorch::safetensors {
 
+// Texts that a file holds beside its tensors.
 using Metadata = std::map<std::string, std::string>;
+// Tensors with their names, in order.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 // Where a tensor lies: bytes [begin, end) of a file.
@@ -68,6 +70,7 @@ MESHTORCH_API void write(const std::string& path, const NamedTensors& tensors, c
 // tensor each rank reads its own shard. A target on the meta device is given memory first.
 MESHTORCH_API void load_into(const at::Tensor& target, const Files& files, const std::string& name);
 
+// How tensors of files are matched with those of a module.
 struct LoadOptions {
   // A tensor that the files lack, or that the module lacks, is an error. Else both are only reported.
   bool strict = true;
@@ -76,6 +79,7 @@ struct LoadOptions {
   std::function<std::string(const std::string& name)> name_in_files = {};
 };
 
+// Tensors that had no counterpart.
 struct LoadReport {
   std::vector<std::string> missing;     // in the files, by the module's names
   std::vector<std::string> unexpected;  // in the module, by the files' names

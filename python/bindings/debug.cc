@@ -58,14 +58,25 @@ void bind_policy(py::module_& m) {
                             : policy == "error" ? FallbackPolicy::error
                                                 : FallbackPolicy::silent);
       },
-      py::arg("policy"), "What an operator without a rule does on split tensors: warn, error or silent.");
+      py::arg("policy"),
+      R"(Sets what an operator without a rule does on split tensors: "warn", "error" or "silent".
+
+>>> meshtorch.set_fallback_policy("error")
+>>> meshtorch.set_fallback_policy("warn")
+)");
   m.def(
       "decision_cache_statistics",
       [](const DeviceMesh& mesh) {
         const CacheStatistics s = decision_cache_statistics(mesh);
         return py::dict(py::arg("hits") = s.hits, py::arg("misses") = s.misses, py::arg("size") = s.size);
       },
-      py::arg("mesh"));
+      py::arg("mesh"),
+      R"(Returns how often a call on tensors of the mesh looked like an earlier one: hits, misses, and decisions kept.
+
+>>> from meshtorch.debug import decision_cache_statistics
+>>> sorted(decision_cache_statistics(mesh))
+['hits', 'misses', 'size']
+)");
 }
 
 }  // namespace

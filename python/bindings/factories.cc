@@ -104,9 +104,26 @@ void bind_factories(py::module_& m) {
       m, "eye",
       [](std::int64_t n, const Lying& l) -> at::Tensor { return eye(n, l.mesh, l.placements, l.options); },
       py::arg("n"));
-  m.def("manual_seed", &manual_seed, py::arg("seed"));
-  m.def("get_rng_state", [] { return get_rng_state().to_tensor(); });
-  m.def("set_rng_state", [](const at::Tensor& bytes) { set_rng_state(RngState::from_tensor(bytes)); });
+  m.def("manual_seed", &manual_seed, py::arg("seed"),
+        R"(Sets the seed of random numbers of distributed tensors. Every rank must give the same.
+
+>>> meshtorch.manual_seed(7)
+)");
+  m.def(
+      "get_rng_state", [] { return get_rng_state().to_tensor(); },
+      R"(Returns the state of those random numbers, 16 bytes.
+
+>>> state = meshtorch.get_rng_state()
+>>> state.shape
+torch.Size([16])
+)");
+  m.def(
+      "set_rng_state", [](const at::Tensor& bytes) { set_rng_state(RngState::from_tensor(bytes)); },
+      py::arg("state"),
+      R"(Restores a state that get_rng_state returned.
+
+>>> meshtorch.set_rng_state(meshtorch.get_rng_state())
+)");
 }
 
 }  // namespace meshtorch::python

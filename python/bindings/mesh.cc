@@ -166,7 +166,12 @@ Placements placements_or_replicated(const std::optional<Placements>& placements,
 
 void bind_meshes(py::module_& m) {
   const auto no_axis = py::arg("mesh_dim") = py::none();
-  py::class_<DeviceMesh>(m, "DeviceMesh", "An n-dimensional arrangement of ranks with named axes.")
+  py::class_<DeviceMesh>(m, "DeviceMesh", R"(An n-dimensional arrangement of ranks with named axes.
+
+>>> mesh = meshtorch.DeviceMesh("cpu", [[0, 1]], mesh_dim_names=("dp", "tp"))
+>>> mesh.shape, mesh["tp"].get_local_rank() in (0, 1)
+((1, 2), True)
+)")
       .def(py::init([](const std::string& device_type, const py::object& mesh,
                        const std::optional<DeviceMesh::Names>& names) {
              return make_mesh(device_type, to_ranks(mesh), names);
@@ -185,7 +190,7 @@ void bind_meshes(py::module_& m) {
             return axis ? mesh.size(axis_number(mesh, *axis)) : mesh.size();
           },
           no_axis)
-      .def("get_rank", &DeviceMesh::get_rank)
+      .def("get_rank", &DeviceMesh::get_rank, "Returns the number of this rank in its world.")
       .def(
           "get_local_rank",
           [](const DeviceMesh& mesh, const std::optional<Axis>& axis) {

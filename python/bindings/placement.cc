@@ -58,7 +58,12 @@ py::tuple to_python(const Placements& placements) {
 }
 
 void bind_placements(py::module_& m) {
-  py::class_<Placement>(m, "Placement", "How a tensor lies on one axis of a mesh.")
+  py::class_<Placement>(m, "Placement",
+                        R"(How a tensor lies on one axis of a mesh: Shard, Replicate or Partial.
+
+>>> meshtorch.Shard(0).is_shard(), meshtorch.Shard(0) == meshtorch.Replicate()
+(True, False)
+)")
       .def(
           "is_shard",
           [](const Placement& p, const std::optional<std::int64_t>& dim) {
@@ -78,7 +83,12 @@ void bind_placements(py::module_& m) {
       .def("__repr__", &describe_placement)
       .def("__str__", &Placement::to_string)
       .def("__reduce__", &placement_rebuilt_by);
-  py::class_<ShardClass, Placement>(m, "Shard", "Split along a dim as torch.chunk splits.")
+  py::class_<ShardClass, Placement>(
+      m, "Shard", R"(The tensor is split along a dim as torch.chunk splits; uneven and empty parts are normal.
+
+>>> meshtorch.Shard(-1)
+Shard(dim=-1)
+)")
       .def(py::init([](std::int64_t dim) { return ShardClass{Shard(dim)}; }), py::arg("dim"))
       .def_property_readonly("dim", &Placement::dim);
   py::class_<StridedShardClass, Placement>(m, "_StridedShard",
@@ -89,10 +99,19 @@ void bind_placements(py::module_& m) {
            py::arg("dim"), py::arg("split_factor"))
       .def_property_readonly("dim", &Placement::dim)
       .def_property_readonly("split_factor", &Placement::split_factor);
-  py::class_<ReplicateClass, Placement>(m, "Replicate", "The whole tensor on every rank.").def(py::init([] {
-    return ReplicateClass{Replicate()};
-  }));
-  py::class_<PartialClass, Placement>(m, "Partial", "A term on every rank; the tensor is their reduction.")
+  py::class_<ReplicateClass, Placement>(m, "Replicate", R"(Every rank of the axis has the whole tensor.
+
+>>> meshtorch.Replicate().is_replicate()
+True
+)")
+      .def(py::init([] { return ReplicateClass{Replicate()}; }));
+  py::class_<PartialClass, Placement>(
+      m, "Partial",
+      R"(Every rank has a term; the tensor is their reduction: sum, avg, product, min, max, band, bor or bxor.
+
+>>> meshtorch.Partial("max").reduce_op
+'max'
+)")
       .def(py::init([](const std::string& op) { return PartialClass{Partial(op)}; }),
            py::arg("reduce_op") = "sum")
       .def_property_readonly("reduce_op",

@@ -100,7 +100,17 @@ void bind_report(py::module_& m) {
       .def("json", &TraceMode::json)
       .def("save", &TraceMode::save, py::arg("file"), WithoutGil())
       .def("gather", &TraceMode::gather, WithoutGil());
-  py::class_<KeptMemory>(m, "KeptMemory").def(py::init<>()).def("bytes", &KeptMemory::bytes);
+  py::class_<KeptMemory>(m, "KeptMemory",
+                         R"(Counts the bytes that operators made since it was made and that are still held.
+
+>>> from meshtorch.debug import KeptMemory
+>>> kept = KeptMemory()
+>>> y = torch.ones(4) * 2
+>>> kept.bytes() >= 16
+True
+)")
+      .def(py::init<>())
+      .def("bytes", &KeptMemory::bytes);
   m.def("gather_memory", [](const py::dict& mine) {
     const RankMemory memory = memory_from(mine);
     std::vector<RankMemory> all;

@@ -52,9 +52,21 @@ class OpenContextParallel {
 void bind_sequences(py::module_& m) {
   bind_messages(m);
   m.def(
-      "set_rotate_method", [](const std::string& name) { set_rotate_method(name); },
-      py::arg("rotate_method"));
-  m.def("get_rotate_method", [] { return std::string(to_string(get_rotate_method())); });
+      "set_rotate_method", [](const std::string& name) { set_rotate_method(name); }, py::arg("rotate_method"),
+      R"(Sets how keys and values travel in attention on split sequences: "auto", "allgather", "ring" (or "alltoall") or "ulysses".
+
+>>> from meshtorch.experimental import set_rotate_method
+>>> set_rotate_method("ring")
+>>> set_rotate_method("auto")
+)");
+  m.def(
+      "get_rotate_method", [] { return std::string(to_string(get_rotate_method())); },
+      R"(Returns how keys and values travel, as set_rotate_method sets it.
+
+>>> from meshtorch.context_parallel import get_rotate_method
+>>> get_rotate_method()
+'auto'
+)");
   py::class_<OpenContextParallel>(m, "OpenContextParallel")
       .def(py::init<const DeviceMesh&, const std::vector<at::Tensor>&, const std::vector<std::int64_t>&, bool,
                     const std::vector<at::Tensor>&>(),

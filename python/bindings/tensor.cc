@@ -133,7 +133,14 @@ Ranges held_ranges(const Shape& shape, const Placements& placements, const MeshI
 }
 
 void bind_spec(py::module_& m) {
-  py::class_<DTensorSpec>(m, "DTensorSpec", "Where a distributed tensor lies, and its global shape.")
+  py::class_<DTensorSpec>(
+      m, "DTensorSpec",
+      R"(The mesh and placements of a distributed tensor, and its global shape, strides and type.
+
+>>> spec = meshtorch.ones(4, 2, device_mesh=mesh, placements=[meshtorch.Shard(0)])._spec
+>>> spec.shape, spec.stride
+(torch.Size([4, 2]), (2, 1))
+)")
       .def(py::init(&make_spec), py::arg("mesh"), py::arg("placements"), py::arg("tensor_meta") = py::none())
       .def_property_readonly("mesh", [](const DTensorSpec& s) { return s.mesh; })
       .def_property_readonly("device_mesh", [](const DTensorSpec& s) { return s.mesh; })
@@ -166,20 +173,50 @@ void bind_tensors(py::module_& m) {
   const auto no_placements = py::arg("placements") = py::none();
   const auto no_gradient = py::arg("grad_placements") = py::none();
   bind_spec(m);
-  m.def("is_dtensor", &is_dtensor, py::arg("tensor"));
+  m.def("is_dtensor", &is_dtensor, py::arg("tensor"),
+        R"(Returns whether a tensor is distributed, as isinstance(tensor, DTensor) does.
+
+>>> meshtorch.is_dtensor(torch.ones(2)), meshtorch.is_dtensor(meshtorch.ones(2, device_mesh=mesh))
+(False, True)
+)");
   m.def("from_local", &from_local, py::arg("local_tensor"), no_mesh, no_placements, py::kw_only(),
         py::arg("run_check") = false, py::arg("shape") = py::none(), py::arg("stride") = py::none(),
-        no_gradient, WithoutGil());
-  m.def("to_local", &to_local, py::arg("self"), py::kw_only(), no_gradient);
+        no_gradient, WithoutGil(),
+        R"(Returns the distributed tensor of which each rank gives its shard.
+
+Without shape and stride the shards are taken as equal and nothing is sent; run_check exchanges their sizes.
+
+>>> x = meshtorch.DTensor.from_local(torch.full((2, 3), float(rank)), mesh, [meshtorch.Shard(0)])
+>>> x.shape
+torch.Size([4, 3])
+)");
+  m.def("to_local", &to_local, py::arg("self"), py::kw_only(), no_gradient,
+        R"(Returns this rank's shard, which shares memory with the distributed tensor. It is differentiable.
+
+>>> meshtorch.ones(3, device_mesh=mesh, placements=[meshtorch.Shard(0)]).to_local()
+tensor([1., 1.])
+)");
   m.def(
       "full_tensor",
       [](const at::Tensor& self, const OptionalPlacements& gradient) {
         return DTensor(self).full_tensor({gradient});
       },
-      py::arg("self"), py::kw_only(), no_gradient, WithoutGil());
-  m.def("redistribute", &redistribute, py::arg("self"), no_mesh, no_placements, py::kw_only(),
-        py::arg("async_op") = false, py::arg("forward_dtype") = py::none(),
-        py::arg("backward_dtype") = py::none(), WithoutGil());
+      py::arg("self"), py::kw_only(), no_gradient, WithoutGil(),
+      R"(Returns the whole tensor on every rank. Every rank of the mesh must call it. It is differentiable.
+
+>>> meshtorch.ones(3, device_mesh=mesh, placements=[meshtorch.Shard(0)]).full_tensor()
+tensor([1., 1., 1.])
+)");
+  m.def(
+      "redistribute", &redistribute, py::arg("self"), no_mesh, no_placements, py::kw_only(),
+      py::arg("async_op") = false, py::arg("forward_dtype") = py::none(),
+      py::arg("backward_dtype") = py::none(), WithoutGil(),
+      R"(Returns the same tensor with other placements, or on another mesh. Every rank must call it. It is differentiable.
+
+>>> x = meshtorch.ones(4, 2, device_mesh=mesh, placements=[meshtorch.Shard(0)])
+>>> x.redistribute(placements=[meshtorch.Shard(1)]).to_local().shape
+torch.Size([4, 1])
+)");
   m.def("placements", [](const at::Tensor& self) { return to_python(DTensor(self).placements()); });
   m.def("device_mesh", [](const at::Tensor& self) { return DTensor(self).device_mesh(); });
   m.def("spec", [](const at::Tensor& self) { return DTensor(self).spec(); });
@@ -206,9 +243,25 @@ void bind_tensors(py::module_& m) {
         return explain_redistribute(tensor, placements);
       },
       py::arg("tensor"), py::arg("placements"),
-      "The steps, bytes and peak memory of a redistribution, without running it.");
+      R"(Returns the steps, bytes and peak memory of a redistribution as text, without running it.
+
+>>> from meshtorch.debug import explain_redistribute
+>>> x = meshtorch.ones(4, device_mesh=mesh, placements=[meshtorch.Shard(0)])
+>>> "all_gather" in explain_redistribute(x, [meshtorch.Replicate()])
+True
+)");
   m.def("distribute_tensor", &distribute_plain_or_same, py::arg("tensor"), no_mesh, no_placements,
-        py::kw_only(), py::arg("src_data_rank") = 0, WithoutGil());
+        py::kw_only(), py::arg("src_data_rank") = 0, WithoutGil(),
+        R"(Returns the tensor split over the mesh as placements say; without them it is replicated.
+
+Every rank gives the whole tensor. The data of rank src_data_rank of each axis counts; with None each rank keeps its
+part of its own data, and nothing is sent.
+
+>>> x = meshtorch.distribute_tensor(torch.arange(6.0).view(3, 2), mesh, [meshtorch.Shard(0)])
+>>> x.to_local()
+tensor([[0., 1.],
+        [2., 3.]])
+)");
   m.def(
       "held_ranges_of",
       [](const Shape& shape, const DeviceMesh& mesh, const Placements& placements) {
@@ -228,12 +281,33 @@ void bind_tensors(py::module_& m) {
       "The tensor replicated over the axes of the mesh; None if it has them already.");
   bind_scope<implicit_replication>(
       m, "implicit_replication",
-      "While it is open, plain tensors that meet distributed ones count as replicated.");
+      R"(While it is open, plain tensors that meet distributed ones count as replicated.
+
+>>> x = meshtorch.ones(4, device_mesh=mesh, placements=[meshtorch.Shard(0)])
+>>> with meshtorch.implicit_replication():
+...     (x + torch.ones(4)).to_local()
+tensor([2., 2.])
+)");
   bind_scope<keep_layout>(
       m, "keep_layout",
-      "While it is open, operators leave tensors split that are no parameters, where they can.");
-  bind_scope<loss_parallel>(m, "loss_parallel",
-                            "While it is open, cross entropy works on logits that are split by class.");
+      R"(While it is open, operators leave tensors split that are no parameters, where they can.
+
+>>> x = meshtorch.ones(4, 2, device_mesh=mesh, placements=[meshtorch.Shard(0)])
+>>> with meshtorch.keep_layout():
+...     torch.nn.functional.linear(x, meshtorch.ones(3, 2, device_mesh=mesh)).placements
+(Shard(dim=0),)
+)");
+  bind_scope<loss_parallel>(
+      m, "loss_parallel",
+      R"(While it is open, cross entropy works on logits that are split by class, and does not gather them.
+
+>>> from meshtorch.parallel import loss_parallel
+>>> logits = meshtorch.zeros(2, 4, device_mesh=mesh, placements=[meshtorch.Shard(1)])
+>>> with loss_parallel():
+...     loss = torch.nn.functional.cross_entropy(logits, torch.tensor([0, 3]))
+>>> round(loss.item(), 4)
+1.3863
+)");
 }
 
 }  // namespace meshtorch::python

@@ -200,7 +200,11 @@ Group to_group(const py::handle& group) {
 void bind_worlds(py::module_& m) {
   set_place_in_program(&place_in_python);
   share_python_generator();
-  py::class_<Group>(m, "Group", "A group of ranks that meshtorch made.")
+  py::class_<Group>(m, "Group", R"(A group of ranks that meshtorch made.
+
+>>> mesh.get_group().ranks, mesh.get_group().size()
+([0, 1], 2)
+)")
       .def("rank", &Group::rank)
       .def("size", &Group::size)
       .def_property_readonly("ranks", &Group::ranks)
@@ -239,8 +243,26 @@ void bind_worlds(py::module_& m) {
         init_process_group(options);
       },
       py::arg("backend") = "", py::arg("init_method") = "env://", py::arg("rank") = -1,
-      py::arg("world_size") = -1, py::arg("timeout") = 600.0, py::arg("agreement") = py::none());
-  m.def("destroy_process_group", &destroy_process_group, WithoutGil());
+      py::arg("world_size") = -1, py::arg("timeout") = 600.0, py::arg("agreement") = py::none(),
+      R"(Joins a world of ranks: by default the one that a launcher describes in the environment (docs/launching.md).
+
+Not needed in spawn, nor where torch.distributed.init_process_group was called. timeout is the limit of a collective
+in seconds, agreement how much ranks compare: "off", "calls", "on" or "full".
+
+>>> import threading
+>>> def join(rank):
+...     meshtorch.init_process_group(init_method="threads://docs", rank=rank, world_size=2)
+...     meshtorch.destroy_process_group()
+>>> if rank == 0:
+...     threads = [threading.Thread(target=join, args=(r,)) for r in range(2)]
+...     _ = [thread.start() for thread in threads], [thread.join() for thread in threads]
+)");
+  m.def(
+      "destroy_process_group", &destroy_process_group, WithoutGil(),
+      R"(Leaves the world that init_process_group joined. Tensors of it can be read, but not communicate any more.
+
+See init_process_group for an example.
+)");
   m.def("is_initialized", &is_initialized);
   m.def("get_rank", &get_rank);
   m.def("get_world_size", &get_world_size);
@@ -248,7 +270,15 @@ void bind_worlds(py::module_& m) {
   m.def("get_backend", &get_backend);
   m.def("spawn", &spawn_ranks, py::arg("world_size"), py::arg("fn"), py::kw_only(),
         py::arg("timeout") = 600.0, py::arg("intra_op_threads") = 0, py::arg("agreement") = py::none(),
-        "Runs fn(0) … fn(world_size - 1), each in a thread that is a rank, and returns when all have.");
+        R"(Runs fn(0) … fn(world_size - 1), each in a thread that is a rank, and returns when all have.
+
+What a rank raises is raised here; the other ranks stop at their next collective.
+
+>>> ranks = []
+>>> meshtorch.spawn(2, ranks.append)
+>>> sorted(ranks)
+[0, 1]
+)");
 }
 
 }  // namespace meshtorch::python

@@ -27,6 +27,7 @@ from ._C import (
 from ._dtensor import DTensor
 from ._factories import empty, full, linspace, logspace, ones, rand, randn, zeros
 from ._modules import distribute_module
+from ._world import get_backend, get_local_rank, get_rank, get_world_size, is_initialized
 from .device_mesh import DeviceMesh, init_device_mesh
 from .experimental import implicit_replication, local_map
 from .placement_types import Partial, Placement, Replicate, Shard
@@ -66,11 +67,16 @@ __all__ = [
     "fsdp",
     "full",
     "functional_collectives",
+    "get_backend",
+    "get_local_rank",
+    "get_rank",
     "get_rng_state",
+    "get_world_size",
     "implicit_replication",
     "init_device_mesh",
     "init_process_group",
     "is_dtensor",
+    "is_initialized",
     "keep_layout",
     "linspace",
     "local_map",

@@ -1,5 +1,7 @@
 """Where a distributed tensor lies, under the names of torch.distributed.tensor._dtensor_spec."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import torch
@@ -10,10 +12,15 @@ __all__ = ["DTensorSpec", "TensorMeta"]
 
 
 class TensorMeta(NamedTuple):
-    """The global form of a tensor."""
+    """The global shape, strides and type of a tensor.
+
+    >>> from meshtorch.placement_types import TensorMeta
+    >>> TensorMeta(torch.Size([4, 2]), (2, 1), torch.float32).shape
+    torch.Size([4, 2])
+    """
 
     shape: torch.Size
-    stride: tuple
+    stride: tuple[int, ...]
     dtype: torch.dtype
 
 
@@ -43,10 +50,20 @@ def _num_shards(spec):
     return total
 
 
+def _is_replicated(spec: DTensorSpec) -> bool:
+    """Whether every rank has the whole tensor."""
+    return all(p.is_replicate() for p in spec.placements)
+
+
+def _is_sharded(spec: DTensorSpec) -> bool:
+    """Whether a dim of the tensor is split."""
+    return any(not p.is_replicate() and not p.is_partial() for p in spec.placements)
+
+
 DTensorSpec.tensor_meta = property(lambda spec: TensorMeta(spec.shape, spec.stride, spec.dtype))
 DTensorSpec.num_shards_map = property(_num_shards_map)
 DTensorSpec.num_shards = property(_num_shards)
 DTensorSpec.dim_map = property(lambda spec: [axes[-1] if axes else -1 for axes in _shards_of_dims(spec)])
 DTensorSpec.sums = property(lambda spec: [axis for axis, p in enumerate(spec.placements) if p.is_partial()])
-DTensorSpec.is_replicated = lambda spec: all(p.is_replicate() for p in spec.placements)
-DTensorSpec.is_sharded = lambda spec: any(not p.is_replicate() and not p.is_partial() for p in spec.placements)
+DTensorSpec.is_replicated = _is_replicated
+DTensorSpec.is_sharded = _is_sharded

@@ -1,8 +1,30 @@
 """New distributed tensors: sizes in the ways that torch takes them."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Union
+
 import torch
 
 from . import _C
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._dtensor import DTensor
+
+Size = Union[int, Sequence[int]]
+
+
+class Options(TypedDict, total=False):
+    """What every factory takes beside its size."""
+
+    dtype: torch.dtype | None
+    requires_grad: bool
+    device_mesh: _C.DeviceMesh | None
+    placements: Sequence[_C.Placement] | None
+    layout: torch.layout
 
 
 def _made(make, size, *values, layout=torch.strided, **options):
@@ -14,30 +36,63 @@ def _made(make, size, *values, layout=torch.strided, **options):
     return make(list(size), *values, **options)
 
 
-def empty(*size, **options):
-    """Not initialised. Options of all factories: dtype, requires_grad, device_mesh, placements."""
+def empty(*size: Size, **options: Unpack[Options]) -> DTensor:
+    """Returns a distributed tensor whose elements are not initialised.
+
+    Options of all factories: dtype, requires_grad, device_mesh, placements, layout. Each rank allocates its shard only.
+
+    >>> meshtorch.empty(5, 2, device_mesh=mesh, placements=[meshtorch.Shard(0)]).to_local().shape
+    torch.Size([3, 2])
+    """
     return _made(_C.empty, size, **options)
 
 
-def zeros(*size, **options):
+def zeros(*size: Size, **options: Unpack[Options]) -> DTensor:
+    """Returns a distributed tensor of zeros.
+
+    >>> meshtorch.zeros(3, device_mesh=mesh, placements=[meshtorch.Shard(0)]).to_local()
+    tensor([0., 0.])
+    """
     return _made(_C.zeros, size, **options)
 
 
-def ones(*size, **options):
+def ones(*size: Size, **options: Unpack[Options]) -> DTensor:
+    """Returns a distributed tensor of ones.
+
+    >>> meshtorch.ones(3, device_mesh=mesh, placements=[meshtorch.Shard(0)]).to_local()
+    tensor([1., 1.])
+    """
     return _made(_C.ones, size, **options)
 
 
-def full(size, fill_value, **options):
+def full(size: Size, fill_value: complex, **options: Unpack[Options]) -> DTensor:
+    """Returns a distributed tensor in which every element is `fill_value`.
+
+    >>> meshtorch.full((3,), 7.0, device_mesh=mesh, placements=[meshtorch.Shard(0)]).to_local()
+    tensor([7., 7.])
+    """
     return _made(_C.full, (size,), fill_value, **options)
 
 
-def rand(*size, **options):
-    """Uniform in [0, 1), the same global tensor for any mesh and placements."""
+def rand(*size: Size, **options: Unpack[Options]) -> DTensor:
+    """Returns numbers uniform in [0, 1): the same global tensor for any mesh and placements.
+
+    >>> meshtorch.manual_seed(0)
+    >>> split = meshtorch.rand(4, device_mesh=mesh, placements=[meshtorch.Shard(0)])
+    >>> meshtorch.manual_seed(0)
+    >>> whole = meshtorch.rand(4, device_mesh=mesh)
+    >>> torch.equal(split.full_tensor(), whole.to_local())
+    True
+    """
     return _made(_C.rand, size, **options)
 
 
-def randn(*size, **options):
-    """Normal with mean 0 and variance 1, the same global tensor for any mesh and placements."""
+def randn(*size: Size, **options: Unpack[Options]) -> DTensor:
+    """Returns normal numbers of mean 0 and variance 1: the same global tensor for any mesh and placements.
+
+    >>> meshtorch.randn(4, 2, device_mesh=mesh, placements=[meshtorch.Shard(0)]).to_local().shape
+    torch.Size([2, 2])
+    """
     return _made(_C.randn, size, **options)
 
 
@@ -52,11 +107,29 @@ def _number(value):
     return value.item() if isinstance(value, torch.Tensor) else value
 
 
-def linspace(start, end, steps, *, dtype=None, **options):
-    """`steps` values from start to end. Each rank makes all of them and keeps its own."""
+def linspace(
+    start: float | torch.Tensor, end: float | torch.Tensor, steps: int, *, dtype: torch.dtype | None = None, **options: Any
+) -> DTensor:
+    """Returns `steps` values from start to end. Each rank computes all of them and keeps its own.
+
+    >>> meshtorch.linspace(0, 3, 4, device_mesh=mesh, placements=[meshtorch.Shard(0)]).to_local()
+    tensor([0., 1.])
+    """
     return _cut(torch.linspace(_number(start), _number(end), steps, dtype=dtype), **options)
 
 
-def logspace(start, end, steps, base=10.0, *, dtype=None, **options):
-    """`steps` values from base ** start to base ** end."""
+def logspace(
+    start: float | torch.Tensor,
+    end: float | torch.Tensor,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: torch.dtype | None = None,
+    **options: Any,
+) -> DTensor:
+    """Returns `steps` values from base ** start to base ** end.
+
+    >>> meshtorch.logspace(0, 3, 4, base=2.0, device_mesh=mesh, placements=[meshtorch.Shard(0)]).to_local()
+    tensor([1., 2.])
+    """
     return _cut(torch.logspace(_number(start), _number(end), steps, base=base, dtype=dtype), **options)

@@ -1,9 +1,17 @@
 """distribute_module: parameters of a torch.nn.Module become distributed in place, functions become its hooks."""
 
+from __future__ import annotations
+
 import inspect
 import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch import nn
 
 from . import _C
+
+M = TypeVar("M", bound=nn.Module)
 
 
 def _replicate_over(module, mesh):
@@ -33,10 +41,21 @@ def _taking_module(fn, name, values):
     return lambda module, given, mesh: fn(given, mesh)
 
 
-def distribute_module(module, device_mesh=None, partition_fn=None, input_fn=None, output_fn=None):
+def distribute_module(
+    module: M,
+    device_mesh: _C.DeviceMesh | None = None,
+    partition_fn: Callable[[str, nn.Module, _C.DeviceMesh], None] | None = None,
+    input_fn: Callable[..., Any] | None = None,
+    output_fn: Callable[..., Any] | None = None,
+) -> M:
     """Lets partition_fn(name, module, mesh) distribute parameters, replicates the others, and registers hooks.
 
-    Parameters stay the same objects, so that optimizers that hold them see the change.
+    Parameters stay the same objects, so that optimizers that hold them see the change. input_fn(module, inputs, mesh)
+    and output_fn(module, outputs, mesh) become hooks of the module. Returns the module.
+
+    >>> linear = meshtorch.distribute_module(torch.nn.Linear(2, 3), mesh)
+    >>> linear.weight.placements
+    (Replicate(),)
     """
     if getattr(module, "_distribute_module_applied", False):
         raise RuntimeError(

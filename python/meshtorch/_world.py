@@ -57,6 +57,66 @@ def ensure():
         _C.init_process_group()
 
 
+def _join_torch():
+    """Adopts the world of torch.distributed, or leaves it if it is gone; a rank of meshtorch's own world stays in that."""
+    if _C.is_initialized() and not _C.is_world_of_torch():
+        return
+    if _is_torch_initialized():
+        ensure()
+    elif _C.is_world_of_torch():
+        leave()
+
+
+def is_initialized() -> bool:
+    """Returns whether this thread or process is a rank: of a world of meshtorch's, or of torch.distributed.
+
+    >>> meshtorch.is_initialized()
+    True
+    """
+    _join_torch()
+    return _C.is_initialized()
+
+
+def get_rank() -> int:
+    """Returns the number of this rank in its world. On ranks that are threads it is the thread's.
+
+    >>> meshtorch.get_rank() in (0, 1)
+    True
+    """
+    _join_torch()
+    return _C.get_rank()
+
+
+def get_world_size() -> int:
+    """Returns the number of ranks in the world of this rank.
+
+    >>> meshtorch.get_world_size()
+    2
+    """
+    _join_torch()
+    return _C.get_world_size()
+
+
+def get_local_rank() -> int:
+    """Returns the number of this rank among those of its machine.
+
+    >>> meshtorch.get_local_rank() == meshtorch.get_rank()
+    True
+    """
+    _join_torch()
+    return _C.get_local_rank()
+
+
+def get_backend() -> str:
+    """Returns the backend of the world: "threads", "shm", "gloo", "nccl" or "fake".
+
+    >>> meshtorch.get_backend()
+    'threads'
+    """
+    _join_torch()
+    return _C.get_backend()
+
+
 def place_of_call(depth):
     """The innermost functions of the program that run in this thread: "step (train.py:12), called by main (train.py:80)"."""
     functions, frame = [], sys._getframe()

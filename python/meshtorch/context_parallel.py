@@ -1,10 +1,15 @@
 """Attention on split sequences, under the names of torch.distributed.tensor.experimental."""
 
+from __future__ import annotations
+
 import threading
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum, auto
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from . import _C
 from ._C import get_rotate_method, set_rotate_method
@@ -42,13 +47,27 @@ _cp_options = _Options()
 
 
 @contextmanager
-def context_parallel(mesh, *, buffers=None, buffer_seq_dims=None, no_restore_buffers=None, load_balance=None):
+def context_parallel(
+    mesh: _C.DeviceMesh,
+    *,
+    buffers: Sequence[Tensor] | None = None,
+    buffer_seq_dims: Sequence[int] | None = None,
+    no_restore_buffers: Collection[Tensor] | None = None,
+    load_balance: bool | None = None,
+) -> Iterator[None]:
     """While it is open, the buffers are distributed tensors, split along their sequence dims over the mesh.
 
     Before, they are plain tensors that every rank has in full, or tensors on a mesh with that axis, whole along it and
     along the sequence. Afterwards they have their data again, unless they are in no_restore_buffers; what was computed
     from them goes backward before that. With load_balance, by default that of _cp_options, which is True, each rank has
     a piece from the front and one from the back, so that causal attention is equal work for all.
+
+    >>> from meshtorch.experimental import context_parallel
+    >>> q = torch.ones(1, 1, 4, 2)  # batch, heads, sequence, features
+    >>> with context_parallel(mesh, buffers=[q], buffer_seq_dims=[2]):
+    ...     out = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).to_local()
+    >>> out.shape
+    torch.Size([1, 1, 2, 2])
     """
     if load_balance is None:
         load_balance = _cp_options.enable_load_balance
@@ -75,10 +94,24 @@ def _in_order_of(indices, tensor, dim):
     return torch.stack([_in_order_of(row[None], sample, dim - 1) for row, sample in zip(indices, tensor)])
 
 
-def context_parallel_unshard(mesh, buffers, seq_dims, load_balancer=None, *, load_balance=None):
-    """The whole tensors, in the order of the sequence, of what came out of a context_parallel scope, or of a style.
+def context_parallel_unshard(
+    mesh: _C.DeviceMesh,
+    buffers: Sequence[Tensor],
+    seq_dims: Sequence[int],
+    load_balancer: Any = None,
+    *,
+    load_balance: bool | None = None,
+) -> list[Tensor]:
+    """Returns the whole tensors, in the order of the sequence, of what came out of a context_parallel scope, or of a style.
 
     load_balancer is what the inputs were rearranged by: a balancer, or whether they were (as load_balance).
+
+    >>> from meshtorch.experimental import context_parallel, context_parallel_unshard
+    >>> x = torch.arange(4.0)
+    >>> with context_parallel(mesh, buffers=[x], buffer_seq_dims=[0]):
+    ...     doubled = 2 * x
+    >>> context_parallel_unshard(mesh, [doubled], [0])[0]
+    tensor([0., 2., 4., 6.])
     """
     if load_balancer is None or isinstance(load_balancer, bool):
         asked = load_balance if load_balancer is None else load_balancer

@@ -1,6 +1,9 @@
 """CommDebugMode and drawings, under the names of torch.distributed.tensor.debug."""
 
+from __future__ import annotations
+
 import threading
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed._functional_collectives  # makes torch.ops.c10d_functional, by which counts are asked for
@@ -8,6 +11,9 @@ import torch.distributed._functional_collectives  # makes torch.ops.c10d_functio
 from . import _C
 from ._C import KeptMemory, decision_cache_statistics, explain_redistribute
 from ._report import DecisionLog, TraceMode, estimate_memory, gather_memory, memory_of, write_report
+
+if TYPE_CHECKING:
+    from ._dtensor import DTensor
 
 __all__ = [
     "CommDebugMode",
@@ -19,6 +25,8 @@ __all__ = [
     "explain_redistribute",
     "gather_memory",
     "memory_of",
+    "sharding_html",
+    "sharding_svg",
     "sharding_table",
     "visualize_sharding",
     "write_report",
@@ -134,13 +142,22 @@ _watch = _ModuleWatch()
 
 
 class CommDebugMode:
-    """Counts the collectives of this rank, forward and backward, whoever issues them, inside `with`."""
+    """Counts the collectives of this rank, forward and backward, whoever issues them, inside `with`.
 
-    def __init__(self):
+    >>> from meshtorch.debug import CommDebugMode
+    >>> x = meshtorch.ones(4, device_mesh=mesh, placements=[meshtorch.Shard(0)])
+    >>> with CommDebugMode() as comm:
+    ...     _ = x.sum().full_tensor()
+    >>> comm.get_comm_counts()["all_reduce"], comm.get_total_counts()
+    (1, 1)
+    """
+
+    def __init__(self) -> None:
         self._mode = _C.CommDebugMode()
-        self._parameters, self._sharding = {}, {}
+        self._parameters: dict[str, dict[str, torch.Tensor]] = {}
+        self._sharding: dict[str, tuple[_C.Placement, ...]] = {}
 
-    def __enter__(self):
+    def __enter__(self) -> CommDebugMode:
         self._mode.restart()
         self._parameters, self._sharding = {}, {}
         _watch.begin(self)
@@ -157,50 +174,57 @@ class CommDebugMode:
             if _C.is_dtensor(parameter):
                 self._sharding[f"{path}.{name}"] = parameter.placements
 
-    def get_comm_counts(self):
+    def get_comm_counts(self) -> CommCounts:
+        """Returns {name of the collective: calls}."""
         return CommCounts(self._mode.counts())
 
     @property
-    def comm_counts(self):
+    def comm_counts(self) -> CommCounts:
+        """The same as get_comm_counts()."""
         return self.get_comm_counts()
 
     @property
-    def comm_module_counts(self):
+    def comm_module_counts(self) -> dict[str, dict[str, CommCounts]]:
         """get_module_counts(), and under "Global" what all communicated."""
         return {"Global": _by_pass(self._mode.pass_counts()), **self.get_module_counts()}
 
-    def get_parameter_info(self):
-        """{"Net.up": {"weight": its data, …}, …} of the modules that ran."""
+    def get_parameter_info(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Returns {"Net.up": {"weight": its data, …}, …} of the modules that ran."""
         return self._parameters
 
-    def get_sharding_info(self):
-        """{"Net.up.weight": its placements, …} of the distributed parameters of modules that ran."""
+    def get_sharding_info(self) -> dict[str, tuple[_C.Placement, ...]]:
+        """Returns {"Net.up.weight": its placements, …} of the distributed parameters of modules that ran."""
         return self._sharding
 
-    def get_total_counts(self):
+    def get_total_counts(self) -> int:
+        """Returns the calls of all collectives."""
         return self._mode.total()
 
-    def get_module_counts(self):
-        """{"Net.up": {"forward": counts, "backward": counts}, …}"""
+    def get_module_counts(self) -> dict[str, dict[str, CommCounts]]:
+        """Returns {"Net.up": {"forward": counts, "backward": counts}, …}"""
         return {path: _by_pass(counts) for path, counts in self._mode.module_counts().items()}
 
-    def table(self):
+    def table(self) -> str:
+        """Returns count, bytes sent and time of each collective, as text."""
         return self._mode.table()
 
-    def generate_comm_debug_tracing_table(self, noise_level=3):
-        """0: the collectives by module; 1: parameters, and operators on distributed tensors; 2: operators on plain tensors too,
+    def generate_comm_debug_tracing_table(self, noise_level: int = 3) -> str:
+        """Returns a table by module. 0: the collectives by module; 1: parameters, and operators on distributed tensors; 2: operators on plain tensors too,
         shards among them; 3: views, detach and casts too."""
         table = self._mode.module_table(noise_level)
         return table if noise_level < 1 else table + "\n" + self._parameter_table()
 
-    def log_comm_debug_tracing_table_to_file(self, file_name="comm_mode_log.txt", noise_level=3):
+    def log_comm_debug_tracing_table_to_file(self, file_name: str = "comm_mode_log.txt", noise_level: int = 3) -> None:
+        """Writes that table to a file."""
         with open(file_name, "w") as file:
             file.write(self.generate_comm_debug_tracing_table(noise_level))
 
-    def json(self, noise_level=0):
+    def json(self, noise_level: int = 0) -> str:
+        """Returns the table for programs, as JSON."""
         return self._mode.json(noise_level)
 
-    def generate_json_dump(self, file_name="comm_mode_log.json", noise_level=3):
+    def generate_json_dump(self, file_name: str = "comm_mode_log.json", noise_level: int = 3) -> None:
+        """Writes that JSON to a file."""
         with open(file_name, "w") as file:
             file.write(self._mode.json(noise_level))
 
@@ -209,13 +233,23 @@ class CommDebugMode:
         return _C.sharding_table([(f"{path}.{name}", value) for path, of in self._parameters.items() for name, value in of.items()])
 
 
-def sharding_table(module):
-    """The parameters of a module: name, global shape, type, placements and this rank's shape."""
+def sharding_table(module: torch.nn.Module) -> str:
+    """Returns the parameters of a module as text: name, global shape, type, placements and this rank's shape.
+
+    >>> from meshtorch.debug import sharding_table
+    >>> linear = meshtorch.distribute_module(torch.nn.Linear(2, 3), mesh)
+    >>> "weight" in sharding_table(linear)
+    True
+    """
     return _C.sharding_table(list(module.named_parameters()))
 
 
-def visualize_sharding(dtensor, header="", use_rich=False):
-    """Prints which rank holds what, on the first rank of the mesh."""
+def visualize_sharding(dtensor: DTensor, header: str = "", use_rich: bool = False) -> None:
+    """Prints which rank holds what, on the first rank of the mesh.
+
+    >>> from meshtorch.debug import visualize_sharding
+    >>> visualize_sharding(meshtorch.ones(4, 2, device_mesh=mesh, placements=[meshtorch.Shard(0)]))  # doctest: +SKIP
+    """
     if use_rich:
         raise NotImplementedError("meshtorch: visualize_sharding draws plain text\n  do: leave use_rich out")
     coordinate = dtensor.device_mesh.get_coordinate()
@@ -226,11 +260,21 @@ def visualize_sharding(dtensor, header="", use_rich=False):
     print(_C.draw_sharding(dtensor))
 
 
-def sharding_svg(dtensor):
-    """The drawing as SVG."""
+def sharding_svg(dtensor: DTensor) -> str:
+    """Returns that drawing as SVG.
+
+    >>> from meshtorch.debug import sharding_svg
+    >>> sharding_svg(meshtorch.ones(4, 2, device_mesh=mesh, placements=[meshtorch.Shard(0)]))[:4]
+    '<svg'
+    """
     return _C.draw_sharding_svg(dtensor)
 
 
-def sharding_html(dtensor):
-    """A page that holds the drawing and the table."""
+def sharding_html(dtensor: DTensor) -> str:
+    """Returns a page that holds the drawing and the table.
+
+    >>> from meshtorch.debug import sharding_html
+    >>> "<svg" in sharding_html(meshtorch.ones(4, 2, device_mesh=mesh, placements=[meshtorch.Shard(0)]))
+    True
+    """
     return _C.draw_sharding_html(dtensor)

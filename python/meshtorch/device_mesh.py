@@ -1,8 +1,12 @@
 """Meshes, under the names of torch.distributed.device_mesh."""
 
+from __future__ import annotations
+
 import math
 import threading
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -108,8 +112,19 @@ def _made_with(make, ranks, overrides, names):
     return make()
 
 
-def init_device_mesh(device_type, mesh_shape, *, mesh_dim_names=None, backend_override=None):
-    """A mesh of all ranks in their order. backend_override: {axis: backend, (backend, options) or options}."""
+def init_device_mesh(
+    device_type: str,
+    mesh_shape: Sequence[int],
+    *,
+    mesh_dim_names: Sequence[str] | None = None,
+    backend_override: Mapping[int | str, Any] | None = None,
+) -> DeviceMesh:
+    """Returns a mesh of all ranks in their order. backend_override: {axis: backend, (backend, options) or options}.
+
+    >>> mesh = meshtorch.init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "tp"))
+    >>> mesh["dp"].size(), mesh.get_coordinate()
+    (2, (0, 0))
+    """
     shape = tuple(mesh_shape)
     overrides = _overrides(backend_override, len(shape), mesh_dim_names)
 

@@ -4,6 +4,8 @@ It comes before the program's own imports: `import meshtorch.drop_in`, or `pytho
 not have is PyTorch's, as those of FSDP1; passed_on() lists which of them the program asked for.
 """
 
+from __future__ import annotations
+
 import importlib
 import sys
 import types
@@ -79,13 +81,13 @@ class _Replacement(types.ModuleType):
         return sorted({*dir(self._theirs), *dir(self._ours)})
 
 
-def replaced():
-    """{module of PyTorch: module of meshtorch that is there now}"""
+def replaced() -> dict[str, str]:
+    """Returns {module of PyTorch: module of meshtorch that is there now}. See docs/python.md for an example."""
     return {name: module._ours.__name__ for name in _MODULES if isinstance(module := sys.modules.get(name), _Replacement)}
 
 
-def passed_on():
-    """The names that were asked of a replaced module and are PyTorch's own."""
+def passed_on() -> list[str]:
+    """Returns the names that were asked of a replaced module and are PyTorch's own. See docs/python.md for an example."""
     return sorted(_passed_on)
 
 

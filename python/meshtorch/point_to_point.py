@@ -1,27 +1,58 @@
 """Tensors between two ranks of a group, and modules between meshes. Gradients travel back."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from torch import Tensor, nn
+
 from . import _C
+
+if TYPE_CHECKING:
+    from ._C import _GroupLike as Group
+
+M = TypeVar("M", bound=nn.Module)
 
 __all__ = ["batch_send_recv", "move_module", "recv", "send"]
 
 
-def send(tensor, dst, group=None, tag=0):
-    """Sends to rank `dst` of the group. Gives a zero, whose backward receives the tensor's gradient."""
+def send(tensor: Tensor, dst: int, group: Group = None, tag: int = 0) -> Tensor:
+    """Sends the tensor to rank `dst` of the group. Returns a zero, whose backward receives the tensor's gradient.
+
+    >>> if rank == 0:
+    ...     _ = meshtorch.send(torch.ones(2), 1)
+    ... else:
+    ...     assert torch.equal(meshtorch.recv(torch.empty(2), 0), torch.ones(2))
+    """
     return _C.batch_send_recv([(tensor, dst, tag)], [], group)[1]
 
 
-def recv(like, src, group=None, tag=0):
-    """The tensor that rank `src` of the group sends, of the shape and type of `like`, which it leaves alone.
+def recv(like: Tensor, src: int, group: Group = None, tag: int = 0) -> Tensor:
+    """Returns the tensor that rank `src` of the group sends. It has the shape and type of `like`, which is not changed.
 
-    If `like` requires gradients, so does the sender's tensor, and its gradient goes back.
+    If `like` requires gradients, the sender's tensor must too, and its gradient is sent back in backward.
+
+    >>> if rank == 0:
+    ...     _ = meshtorch.send(torch.ones(2), 1)
+    ... else:
+    ...     assert torch.equal(meshtorch.recv(torch.empty(2), 0), torch.ones(2))
     """
     return _C.batch_send_recv([], [(like, src, tag)], group)[0][0]
 
 
-def batch_send_recv(sends, receives, group=None):
-    """All at once: sends are (tensor, dst) or (tensor, dst, tag), receives (like, src) or (like, src, tag).
+def batch_send_recv(
+    sends: Sequence[tuple[Tensor, int] | tuple[Tensor, int, int]],
+    receives: Sequence[tuple[Tensor, int] | tuple[Tensor, int, int]],
+    group: Group = None,
+) -> tuple[list[Tensor], Tensor]:
+    """Sends and receives all at once: sends are (tensor, dst) or (tensor, dst, tag), receives (like, src) or (like, src, tag).
 
-    Gives the tensors received, and the zero that send gives.
+    Returns the tensors received, and the zero that send returns.
+
+    >>> received, _ = meshtorch.batch_send_recv([(torch.tensor(rank), 1 - rank)], [(torch.tensor(0), 1 - rank)])
+    >>> received
+    [tensor(1)]
     """
     return _C.batch_send_recv([_with_tag(one) for one in sends], [_with_tag(one) for one in receives], group)
 
@@ -30,10 +61,20 @@ def _with_tag(message):
     return (*message, 0) if len(message) == 2 else tuple(message)
 
 
-def move_module(module, device_mesh, placements=None):
-    """Brings the distributed parameters and buffers of a module, with their gradients, to another mesh, in place.
+def move_module(
+    module: M,
+    device_mesh: _C.DeviceMesh,
+    placements: Callable[[str, Tensor], Sequence[_C.Placement]] | None = None,
+) -> M:
+    """Moves the distributed parameters and buffers of a module, with their gradients, to another mesh, in place.
 
-    `placements(name, tensor)` says how each is to lie; without it they keep theirs. Every rank of the meshes calls it.
+    `placements(name, tensor)` returns the placements of each; without it they keep theirs. Every rank of both meshes
+    must call it. Returns the module.
+
+    >>> linear = meshtorch.distribute_module(torch.nn.Linear(2, 4), mesh)
+    >>> _ = meshtorch.move_module(linear, mesh, lambda name, tensor: [meshtorch.Shard(0)])
+    >>> linear.weight.to_local().shape
+    torch.Size([2, 2])
     """
     moves = []  # all are checked before the first one communicates
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:

@@ -1,4 +1,4 @@
-"""Behaviours of FSDP2 that a Python user can see; docs/data_parallel.md has the table."""
+"""Behaviours of FSDP2 that a Python user can see; docs/pytorch_tests.md has the table."""
 
 import pytest
 import torch

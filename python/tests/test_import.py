@@ -4,7 +4,7 @@ import meshtorch
 import pytest
 import torch
 from meshtorch import DTensor, Replicate, Shard, distribute_tensor
-from worlds import on_ranks
+from worlds import fake_group, on_ranks
 
 
 @on_ranks
@@ -36,3 +36,26 @@ def test_a_dtensor_is_not_constructed():
 
 def test_the_version_is_that_of_the_library():
     assert meshtorch.__version__ == "0.1.0"
+
+
+@on_ranks
+def test_a_rank_knows_its_number_in_every_world(w):
+    assert meshtorch.is_initialized()
+    assert (meshtorch.get_rank(), meshtorch.get_world_size()) == (w.rank, w.size)
+    assert meshtorch.get_backend() == w.kind
+    assert meshtorch.get_local_rank() == w.rank
+
+
+def test_the_number_of_a_rank_is_that_of_the_world_that_is_there():
+    assert not meshtorch.is_initialized()
+    with fake_group(3, rank=2):
+        assert (meshtorch.get_rank(), meshtorch.get_world_size()) == (2, 3)
+        meshtorch.spawn(2, lambda rank: assert_equal(meshtorch.get_rank(), rank), timeout=30)
+        assert meshtorch.get_rank() == 2
+    assert not meshtorch.is_initialized()
+    with pytest.raises(RuntimeError, match="do: call init_process_group"):
+        meshtorch.get_rank()
+
+
+def assert_equal(actual, expected):
+    assert actual == expected

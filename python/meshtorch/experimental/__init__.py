@@ -1,6 +1,10 @@
 """local_map, implicit_replication, register_sharding and context_parallel, under the names of torch.distributed.tensor.experimental."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from functools import partial, wraps
+from typing import Any, TypeVar
 
 import torch
 from torch.utils import _pytree as pytree
@@ -8,6 +12,8 @@ from torch.utils import _pytree as pytree
 from .. import _C
 from .._C import implicit_replication
 from ..context_parallel import context_parallel, context_parallel_unshard, set_rotate_method
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = [
     "context_parallel",
@@ -37,18 +43,25 @@ def _replaced(values, on_tensor, on_other):
 
 
 def local_map(
-    func=None,
-    out_placements=None,
-    in_placements=None,
-    in_grad_placements=None,
-    device_mesh=None,
+    func: Callable[..., Any] | None = None,
+    out_placements: Any = None,
+    in_placements: Any = None,
+    in_grad_placements: Any = None,
+    device_mesh: _C.DeviceMesh | None = None,
     *,
-    redistribute_inputs=False,
-):
-    """The function on distributed tensors that `func` is on their shards; without `func`, a decorator.
+    redistribute_inputs: bool = False,
+) -> Callable[..., Any]:
+    """Returns a function on distributed tensors that calls `func` on their shards; without `func`, a decorator.
 
-    in_grad_placements say how the gradient of each argument lies as the function's own backward leaves it. By default
-    like the argument, and Partial where it is replicated along an axis on which another argument or a result is not.
+    in_grad_placements are the placements of each argument's gradient as the function's own backward leaves it. By default
+    they are those of the argument, and Partial where it is replicated along an axis on which another argument or a result is not.
+
+    >>> from meshtorch.experimental import local_map
+    >>> @local_map(out_placements=[meshtorch.Shard(0)], in_placements=([meshtorch.Shard(0)],), device_mesh=mesh)
+    ... def double(shard):
+    ...     return 2 * shard
+    >>> double(meshtorch.ones(3, device_mesh=mesh, placements=[meshtorch.Shard(0)])).full_tensor()
+    tensor([2., 2., 2.])
     """
     if func is None:
         return partial(
@@ -83,11 +96,18 @@ def _name_of(op):
     return op.name().removeprefix("aten::")
 
 
-def register_sharding(op):
-    """A decorator of a function that lists how `op`, an operator of torch.ops or several, may run on one mesh axis.
+def register_sharding(op: Any) -> Callable[[F], F]:
+    """Returns a decorator of a function that lists how `op`, an operator of torch.ops or several, may run on one mesh axis.
 
     It takes the operator's arguments, tensors as DTensorSpecs, and returns [(placements of results, placements of
     arguments), …], None where an argument is no tensor. What is not listed does not happen, except that all are whole.
+
+    >>> from meshtorch.experimental import register_sharding
+    >>> @register_sharding(torch.ops.aten.sinh.default)
+    ... def options(x):
+    ...     return [([meshtorch.Shard(dim)], [meshtorch.Shard(dim)]) for dim in range(x.ndim)]
+    >>> torch.sinh(meshtorch.zeros(2, device_mesh=mesh, placements=[meshtorch.Shard(0)])).placements
+    (Shard(dim=0),)
     """
     ops = op if isinstance(op, (list, tuple)) else [op]
 

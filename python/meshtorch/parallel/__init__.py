@@ -12,3 +12,19 @@ from .style import (
     RowwiseParallel,
     SequenceParallel,
 )
+
+__all__ = [
+    "ColwiseParallel",
+    "NoParallel",
+    "ParallelStyle",
+    "PrepareModuleInput",
+    "PrepareModuleInputOutput",
+    "PrepareModuleOutput",
+    "RowwiseParallel",
+    "SequenceParallel",
+    "load_plan",
+    "loss_parallel",
+    "parallelize_module",
+    "plan_from_json",
+    "plan_to_json",
+]

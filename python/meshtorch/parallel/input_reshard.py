@@ -1,9 +1,16 @@
 """Less memory between forward and backward of a tensor-parallel module: of tensors that its ranks hold alike, each keeps a part."""
 
+from __future__ import annotations
+
+from typing import TypeVar
+
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 
 from .. import _C
+
+M = TypeVar("M", bound=nn.Module)
 
 __all__ = ["input_reshard"]
 
@@ -41,9 +48,16 @@ def _scope(mesh, dim, inputs):
     return torch.autograd.graph.saved_tensors_hooks(keep, give_back)
 
 
-def input_reshard(module, tp_device_mesh, input_reshard_dim=None):
+def input_reshard(module: M, tp_device_mesh: _C.DeviceMesh, input_reshard_dim: int | None = None) -> M:
     """Makes the module keep what backward needs of its inputs, which are equal on all ranks of the mesh, and of replicated tensors split
-    along a dim; backward gathers it. Without a dim nothing changes."""
+    along a dim; backward gathers it. Without a dim nothing changes. Returns the module.
+
+    >>> from meshtorch.parallel import ColwiseParallel, parallelize_module
+    >>> from meshtorch.parallel.input_reshard import input_reshard
+    >>> linear = parallelize_module(torch.nn.Linear(4, 4), mesh, ColwiseParallel())
+    >>> _ = input_reshard(linear, mesh, 0)
+    >>> linear(torch.ones(2, 4)).sum().backward()
+    """
     if input_reshard_dim is None:
         return module
     scopes = []

@@ -1,12 +1,19 @@
 """How one torch.nn.Module is made parallel: the library decides layouts and converts tensors, torch runs the hooks."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Union
 
 import torch
 from torch import nn
 
 from .. import _C
 from .._modules import distribute_module
+
+# Of one tensor, or of each; None leaves one as it is.
+Layouts = Union[_C.Placement, Sequence[Union[_C.Placement, None]]]
 
 __all__ = [
     "ColwiseParallel",
@@ -21,12 +28,20 @@ __all__ = [
 
 
 class ParallelStyle(ABC):
-    """A user's own style derives from this. Its _apply gets the mesh that parallelize_module was given."""
+    """A style of your own derives from this. Its _apply gets the mesh that parallelize_module was given.
 
-    src_data_rank = 0
+    >>> from meshtorch.parallel import ParallelStyle, parallelize_module
+    >>> class Replicated(ParallelStyle):
+    ...     def _apply(self, module, device_mesh):
+    ...         return meshtorch.distribute_module(module, device_mesh)
+    >>> parallelize_module(torch.nn.Linear(2, 3), mesh, Replicated()).weight.placements
+    (Replicate(),)
+    """
+
+    src_data_rank: int | None = 0
 
     @abstractmethod
-    def _apply(self, module, device_mesh): ...
+    def _apply(self, module: nn.Module, device_mesh: _C.DeviceMesh) -> nn.Module: ...
 
 
 class _LibraryStyle(ParallelStyle):
@@ -89,7 +104,13 @@ def _splittable(module, style):
 class _SplittingStyle(_LibraryStyle):
     """A style that splits parameters: `_library_style` makes its C++ object."""
 
-    def __init__(self, *, input_layouts=None, output_layouts=None, use_local_output=True):
+    def __init__(
+        self,
+        *,
+        input_layouts: _C.Placement | None = None,
+        output_layouts: _C.Placement | None = None,
+        use_local_output: bool = True,
+    ) -> None:
         super().__init__(self._library_style(input_layouts, output_layouts, use_local_output))
 
     def _apply(self, module, device_mesh):
@@ -99,21 +120,39 @@ class _SplittingStyle(_LibraryStyle):
 
 
 class ColwiseParallel(_SplittingStyle):
-    """Splits the outputs of a Linear, Embedding or convolution."""
+    """Splits the outputs of a Linear, Embedding or convolution.
+
+    >>> from meshtorch.parallel import ColwiseParallel, parallelize_module
+    >>> linear = parallelize_module(torch.nn.Linear(4, 6), mesh, ColwiseParallel())
+    >>> linear(torch.ones(2, 4)).shape  # this rank's part of the outputs
+    torch.Size([2, 3])
+    """
 
     _library_style = _C.ColwiseParallel
 
 
 class RowwiseParallel(_SplittingStyle):
-    """Splits the inputs of a Linear, Embedding or convolution."""
+    """Splits the inputs of a Linear, Embedding or convolution.
+
+    >>> from meshtorch.parallel import RowwiseParallel, parallelize_module
+    >>> linear = parallelize_module(torch.nn.Linear(4, 6), mesh, RowwiseParallel())
+    >>> linear(torch.ones(2, 2)).shape  # takes this rank's part of the inputs
+    torch.Size([2, 6])
+    """
 
     _library_style = _C.RowwiseParallel
 
 
 class SequenceParallel(_LibraryStyle):
-    """Runs a module whose parameters are replicated on inputs that are split along the sequence."""
+    """Runs a module whose parameters are replicated on inputs that are split along the sequence.
 
-    def __init__(self, *, sequence_dim=1, use_local_output=False):
+    >>> from meshtorch.parallel import SequenceParallel, parallelize_module
+    >>> norm = parallelize_module(torch.nn.LayerNorm(4), mesh, SequenceParallel())
+    >>> norm(torch.ones(1, 3, 4)).placements  # each rank gives its part of the sequence
+    (Shard(dim=1),)
+    """
+
+    def __init__(self, *, sequence_dim: int = 1, use_local_output: bool = False) -> None:
         super().__init__(_C.SequenceParallel(sequence_dim, use_local_output))
 
     def _apply(self, module, device_mesh):
@@ -121,9 +160,20 @@ class SequenceParallel(_LibraryStyle):
 
 
 class NoParallel(_LibraryStyle):
-    """Runs a module whole on every rank, between modules that are parallel."""
+    """Runs a module whole on every rank, between modules that are parallel.
 
-    def __init__(self, *, input_layout=None, output_layout=None, use_local_output=True):
+    >>> from meshtorch.parallel import NoParallel, parallelize_module
+    >>> parallelize_module(torch.nn.Linear(4, 6), mesh, NoParallel()).weight.placements
+    (Replicate(),)
+    """
+
+    def __init__(
+        self,
+        *,
+        input_layout: _C.Placement | None = None,
+        output_layout: _C.Placement | None = None,
+        use_local_output: bool = True,
+    ) -> None:
         super().__init__(_C.NoParallel(input_layout, output_layout, use_local_output))
 
     def _apply(self, module, device_mesh):
@@ -144,17 +194,24 @@ def _with_tensors(values, tensors):
 
 
 class PrepareModuleInput(_LibraryStyle):
-    """Makes inputs distributed as input_layouts say, and brings them to desired_input_layouts."""
+    """Makes inputs distributed as input_layouts say, and brings them to desired_input_layouts.
+
+    >>> from meshtorch.parallel import PrepareModuleInput, parallelize_module
+    >>> gather = PrepareModuleInput(input_layouts=meshtorch.Shard(0), desired_input_layouts=meshtorch.Replicate())
+    >>> part = parallelize_module(torch.nn.Identity(), mesh, gather)
+    >>> part(torch.ones(1, 4)).placements
+    (Replicate(),)
+    """
 
     def __init__(
         self,
         *,
-        input_layouts=None,
-        desired_input_layouts=None,
-        input_kwarg_layouts=None,
-        desired_input_kwarg_layouts=None,
-        use_local_output=False,
-    ):
+        input_layouts: Layouts | None = None,
+        desired_input_layouts: Layouts | None = None,
+        input_kwarg_layouts: Mapping[str, _C.Placement] | None = None,
+        desired_input_kwarg_layouts: Mapping[str, _C.Placement] | None = None,
+        use_local_output: bool = False,
+    ) -> None:
         super().__init__(
             _C.PrepareModuleInput(
                 _listed(input_layouts),
@@ -183,9 +240,16 @@ class PrepareModuleInput(_LibraryStyle):
 
 
 class PrepareModuleOutput(_LibraryStyle):
-    """Makes outputs distributed as output_layouts say, and brings them to desired_output_layouts."""
+    """Makes outputs distributed as output_layouts say, and brings them to desired_output_layouts.
 
-    def __init__(self, *, output_layouts, desired_output_layouts, use_local_output=True):
+    >>> from meshtorch.parallel import PrepareModuleOutput, parallelize_module
+    >>> gather = PrepareModuleOutput(output_layouts=meshtorch.Shard(0), desired_output_layouts=meshtorch.Replicate())
+    >>> part = parallelize_module(torch.nn.Identity(), mesh, gather)
+    >>> part(torch.ones(1, 4)).shape
+    torch.Size([2, 4])
+    """
+
+    def __init__(self, *, output_layouts: Layouts, desired_output_layouts: Layouts, use_local_output: bool = True) -> None:
         super().__init__(
             _C.PrepareModuleOutput(_listed(output_layouts), _listed(desired_output_layouts), use_local_output)
         )
@@ -204,20 +268,31 @@ class PrepareModuleOutput(_LibraryStyle):
 
 
 class PrepareModuleInputOutput(_LibraryStyle):
-    """PrepareModuleInput and PrepareModuleOutput in one."""
+    """PrepareModuleInput and PrepareModuleOutput in one.
+
+    >>> from meshtorch.parallel import PrepareModuleInputOutput, parallelize_module
+    >>> both = PrepareModuleInputOutput(
+    ...     input_layouts=meshtorch.Shard(0),
+    ...     desired_input_layouts=meshtorch.Replicate(),
+    ...     output_layouts=meshtorch.Replicate(),
+    ...     desired_output_layouts=meshtorch.Shard(0),
+    ... )
+    >>> parallelize_module(torch.nn.Identity(), mesh, both)(torch.ones(1, 4)).shape
+    torch.Size([1, 4])
+    """
 
     def __init__(
         self,
         *,
-        input_layouts=None,
-        desired_input_layouts=None,
-        input_kwarg_layouts=None,
-        desired_input_kwarg_layouts=None,
-        use_local_input=False,
-        output_layouts,
-        desired_output_layouts,
-        use_local_output=True,
-    ):
+        input_layouts: Layouts | None = None,
+        desired_input_layouts: Layouts | None = None,
+        input_kwarg_layouts: Mapping[str, _C.Placement] | None = None,
+        desired_input_kwarg_layouts: Mapping[str, _C.Placement] | None = None,
+        use_local_input: bool = False,
+        output_layouts: Layouts,
+        desired_output_layouts: Layouts,
+        use_local_output: bool = True,
+    ) -> None:
         self._input = PrepareModuleInput(
             input_layouts=input_layouts,
             desired_input_layouts=desired_input_layouts,
