@@ -62,7 +62,7 @@ class MESHTORCH_API Group {
   // A group made elsewhere.
   Group(const c10::intrusive_ptr<c10d::ProcessGroup>& process_group);
   explicit Group(std::shared_ptr<const internal::GroupImpl> impl);
-  // A group that is moved is copied: there is none that is empty.
+  // Moves are copies; a Group is never empty.
   Group(const Group&) = default;
   Group& operator=(const Group&) = default;
   ~Group() = default;

@@ -72,7 +72,7 @@ struct alignas(64) MeetingSlot {
   std::atomic<std::int32_t> process = 0;
   std::atomic<std::uint64_t> process_start = 0;
   std::atomic<std::uint64_t> origin[6] = {};  // what the latest call is for, as characters
-  char words[4096];                           // what the rank called when ranks disagreed, or its last words
+  char words[4096];                           // what the rank called when ranks disagreed, or why it exits
   std::array<WaitNote, kWaitPlaces> waits;
   // Calls that failed on this rank, or on another that told of it: those of all members are equal when all
   // know.

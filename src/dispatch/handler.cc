@@ -193,7 +193,7 @@ void Handler::change_shape() {
   TORCH_CHECK_NOT_IMPLEMENTED(info_.functional, "meshtorch: `", info_.op.schema().name(),
                               "` is not supported on a distributed tensor");
   const at::Tensor self = operands_[0].tensor;
-  // Autograd takes views anew of what they were taken of, in the shape that it has by then.
+  // Autograd replays views of their base, in the shape that the base has by then.
   const bool has_views = !self.is_view() && !self.unsafeGetTensorImpl()->version_counter().unique();
   TORCH_CHECK_NOT_IMPLEMENTED(!self.requires_grad() || !has_views, "meshtorch: `", info_.op.schema().name(),
                               "` of a tensor that requires gradients and has views, or shares its data",

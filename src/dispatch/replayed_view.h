@@ -7,7 +7,7 @@
 
 namespace meshtorch::internal {
 
-// While it lives, LibTorch notes of each view that this thread takes how to take it anew.
+// While it lives, LibTorch records how to replay each view that this thread makes.
 class ReplaysViews {
  public:
   ReplaysViews() : was_(c10::AutogradState::get_tls_state().get_view_replay_enabled()) { set(true); }
@@ -20,13 +20,13 @@ class ReplaysViews {
   const bool was_;
 };
 
-// LibTorch asks its thread whether views are taken anew, when it makes one. The kernel tells it so for that
+// LibTorch asks its thread whether views are replayed, when it makes one. The kernel tells it so for that
 // call only: views of plain tensors stay as they are without meshtorch. Nothing for operators whose results
 // are no views, or none that gradients go through.
 std::optional<c10::KernelFunction> replayed_view_kernel(const c10::OperatorHandle& op);
 
 // Says that a tensor gets another shape in place, by the call of `op` with `arguments`, whose first is the
-// tensor: if it is a view, that is done too when it is taken anew.
+// tensor: if it is a view, that is done too when it is replayed.
 void reshape_when_replayed(const at::Tensor& view, const c10::OperatorHandle& op,
                            const torch::jit::Stack& arguments);
 

@@ -18,7 +18,7 @@ namespace {
 // The host of the store may be the one that is lost.
 constexpr std::chrono::seconds kStoreLimit(2);
 
-std::string words_key(int rank) { return c10::str("last words of rank ", rank); }
+std::string words_key(int rank) { return c10::str("exit reason of rank ", rank); }
 
 // Runs `act` beside this thread; what it gives, if it does so in time. A store that does not answer keeps its
 // thread.

@@ -29,7 +29,7 @@ using std::chrono::milliseconds;
 
 // A rank that waits looks so often at those it waits for.
 constexpr milliseconds kLook(200);
-// The last words of a rank may come a moment after the store that it served is gone.
+// The exit reason of a rank may come a moment after the store that it served is gone.
 constexpr milliseconds kMomentForWords(1000);
 
 constexpr const char* kStore = "the store, which rank 0 serves or the launcher";

@@ -1,4 +1,4 @@
-// What becomes of a call of an operator on distributed tensors.
+// How an operator runs on distributed tensors.
 #include "operator/handling.h"
 
 #include <ATen/core/enum_tag.h>

@@ -1,5 +1,4 @@
-// What becomes of a call of an operator on distributed tensors: one look-up, made when the operator is first
-// met.
+// How an operator runs on distributed tensors: looked up once, on its first call.
 #pragma once
 
 #include <cstdint>

@@ -100,14 +100,14 @@ inline void refresh(const DTensorMeta& meta, Reader reader) {
 // What is said where LibTorch looks for memory that a distributed tensor has not, with where and what to do.
 inline constexpr const char* kHasNoMemory = "meshtorch: a distributed tensor has no memory of its own";
 
-// The question: null if the tensor is not a DTensor.
+// Returns null if the tensor is plain.
 inline DTensorMeta* meta_of(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (!impl->key_set().has(kMeshKey)) return nullptr;
   return static_cast<DTensorMeta*>(impl->get_backend_meta());
 }
 
-// The demand: the meta of a tensor that has to be a DTensor. Throws ValueError that names `where`, such as
+// Like meta_of, but throws if the tensor is plain: a ValueError that names `where`, such as
 // "redistribute".
 [[noreturn]] MESHTORCH_FOR_PYTHON void reject_plain(const at::Tensor& tensor, const char* where);
 inline DTensorMeta& distributed(const at::Tensor& tensor, const char* where) {

@@ -1,4 +1,4 @@
-// Last words of ranks, and where the end of a process is noticed.
+// Exit reasons of ranks, and the hooks that notice the end of a process.
 #include "world/exit_reason.h"
 
 #include <c10/util/Exception.h>
