@@ -34,6 +34,7 @@ _MODULES = {
     "torch.distributed.tensor.parallel.style": "meshtorch.parallel.style",
     "torch.distributed.tensor.placement_types": "meshtorch.placement_types",
     "torch.distributed._tensor": "meshtorch",
+    "torch.distributed._tensor.api": "meshtorch",
     "torch.distributed._tensor.placement_types": "meshtorch.placement_types",
     "torch.distributed._functional_collectives": "meshtorch.functional_collectives",
     "torch.distributed.device_mesh": "meshtorch.device_mesh",
@@ -81,7 +82,7 @@ class _Replacement(types.ModuleType):
 
 def replaced():
     """{module of PyTorch: module of meshtorch that is there now}"""
-    return {name: module._ours.__name__ for name in _MODULES if isinstance(module := sys.modules.get(name), _Replacement)}
+    return {name: module._ours.__name__ for name, module in sorted(sys.modules.items()) if isinstance(module, _Replacement)}
 
 
 def passed_on():
@@ -94,6 +95,12 @@ def _find(name):
         return importlib.import_module(name)
     except ImportError:  # this PyTorch has none of that name
         return None
+
+
+def _all_names(modules):
+    """{each name that one of the modules has in sys.modules: its name here}; those of torch.distributed._tensor are second names."""
+    names = {id(module): name for name, module in modules.items()}
+    return {name: names[id(module)] for name, module in list(sys.modules.items()) if id(module) in names}
 
 
 def _warn_of_early_imports(theirs):
@@ -118,12 +125,14 @@ def _install():
     theirs = {name: module for name in _MODULES if (module := _find(name)) is not None}
     ours = {name: importlib.import_module(_MODULES[name]) for name in theirs}
     _warn_of_early_imports(theirs["torch.distributed.tensor"])
-    for name in theirs:
-        sys.modules[name] = _Replacement(theirs[name], ours[name])
-    for name in theirs:
+    named = _all_names(theirs)
+    made = {name: _Replacement(theirs[name], ours[name]) for name in theirs}
+    for name, replaced_name in named.items():
+        sys.modules[name] = made[replaced_name]
+    for name, replaced_name in named.items():
         parent, _, last = name.rpartition(".")
         # A function may have the name of the module that it lies in.
-        if getattr(theirs.get(parent, sys.modules[parent]), last, None) is theirs[name]:
+        if getattr(theirs.get(parent, sys.modules[parent]), last, None) is theirs[replaced_name]:
             setattr(sys.modules[parent], last, sys.modules[name])
     for name in _OF_DISTRIBUTED:
         setattr(dist, name, getattr(ours["torch.distributed.device_mesh"], name))

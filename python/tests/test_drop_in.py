@@ -82,6 +82,19 @@ def test_modules_that_were_imported_before_are_named(tmp_path):
     assert "imported PyTorch's distributed tensors before meshtorch.drop_in: " in warned and "early\n" in warned
 
 
+def test_other_names_of_a_module_are_replaced_too():
+    code = (
+        "import meshtorch.drop_in, meshtorch, sys\n"
+        "from torch.distributed._tensor.device_mesh import init_device_mesh\n"
+        "from torch.distributed._tensor.api import distribute_tensor\n"
+        "from torch.distributed._tensor.experimental import local_map\n"
+        "import torch.distributed._tensor.device_mesh as by_attribute\n"
+        "print(init_device_mesh.__module__, by_attribute.init_device_mesh is init_device_mesh, local_map.__module__)\n"
+        "print(distribute_tensor is meshtorch.distribute_tensor, 'torch.distributed._tensor.device_mesh' in meshtorch.drop_in.replaced())"
+    )
+    assert outputs_of(code=code)[0] == "meshtorch.device_mesh True meshtorch.experimental\nTrue True\n"
+
+
 def test_importing_meshtorch_alone_replaces_nothing():
     code = (
         "import meshtorch, torch.distributed.tensor as dt, torch.distributed.fsdp as fsdp\n"
