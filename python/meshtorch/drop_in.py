@@ -9,7 +9,7 @@ import sys
 import types
 import warnings
 
-import torch.distributed as dist
+import torch.distributed._composable
 
 __all__ = ["passed_on", "replaced"]
 
@@ -40,18 +40,26 @@ _MODULES = {
     "torch.distributed.device_mesh": "meshtorch.device_mesh",
     "torch.distributed.fsdp": "meshtorch.fsdp",
     "torch.distributed.fsdp._fully_shard": "meshtorch.fsdp",
+    "torch.distributed.fsdp._fully_shard._fsdp_api": "meshtorch.fsdp",
+    "torch.distributed.fsdp._fully_shard._fully_shard": "meshtorch.fsdp",
     "torch.distributed._composable.fsdp": "meshtorch.fsdp",
     "torch.distributed._composable.fsdp.fully_shard": "meshtorch.fsdp",
     "torch.distributed._composable.replicate": "meshtorch._replicate",
     "torch.distributed._composable.replicate_with_fsdp": "meshtorch._replicate",
 }
-# Of torch.distributed itself, which stays.
-_OF_DISTRIBUTED = ("DeviceMesh", "init_device_mesh")
+# Names that packages have from these modules, and which stay themselves.
+_REEXPORTED = {
+    "torch.distributed": {name: "torch.distributed.device_mesh" for name in ("DeviceMesh", "init_device_mesh")},
+    "torch.distributed._composable": {"replicate": "torch.distributed._composable.replicate"},
+}
 _passed_on = set()
 
 
-def _is_of_torch(module):
-    """Whether code of this module is PyTorch's own, which goes on with PyTorch's classes; its tests are programs."""
+def _is_of_torch(frame):
+    """Whether this code is PyTorch's own, which goes on with PyTorch's classes; its tests are programs."""
+    while "__name__" not in frame.f_globals and frame.f_back is not None:
+        frame = frame.f_back  # what eval and exec run is of the module that calls them
+    module = frame.f_globals.get("__name__", "")
     return module.startswith("torch.") and not module.startswith("torch.testing.")
 
 
@@ -66,7 +74,7 @@ class _Replacement(types.ModuleType):
         self.__dict__["_theirs"], self.__dict__["_ours"] = theirs, ours
 
     def __getattr__(self, name):
-        if _is_of_torch(sys._getframe(1).f_globals.get("__name__", "")):
+        if _is_of_torch(sys._getframe(1)):
             return getattr(self._theirs, name)
         found = self._ours.__dict__.get(name, self)
         if found is not self:
@@ -134,8 +142,9 @@ def _install():
         # A function may have the name of the module that it lies in.
         if getattr(theirs.get(parent, sys.modules[parent]), last, None) is theirs[replaced_name]:
             setattr(sys.modules[parent], last, sys.modules[name])
-    for name in _OF_DISTRIBUTED:
-        setattr(dist, name, getattr(ours["torch.distributed.device_mesh"], name))
+    for package, names in _REEXPORTED.items():
+        for name, module in names.items():
+            setattr(sys.modules[package], name, getattr(ours[module], name))
 
 
 _install()

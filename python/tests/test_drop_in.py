@@ -95,6 +95,29 @@ def test_other_names_of_a_module_are_replaced_too():
     assert outputs_of(code=code)[0] == "meshtorch.device_mesh True meshtorch.experimental\nTrue True\n"
 
 
+def test_code_that_pytorch_evaluates_gets_pytorchs_names():
+    code = (
+        "import meshtorch.drop_in, types, torch.distributed.tensor as dt\n"
+        "theirs = types.ModuleType('torch.some_module')\n"
+        "exec('def ask(dt): return eval(\\'dt.Shard\\', {\\'dt\\': dt})', theirs.__dict__)\n"
+        "print(theirs.ask(dt).__module__, eval('dt.Shard', {'dt': dt}).__module__)"
+    )
+    assert outputs_of(code=code)[0] == "torch.distributed.tensor.placement_types meshtorch._C\n"
+
+
+def test_names_that_packages_export_again_are_replaced():
+    code = (
+        "import meshtorch, meshtorch.drop_in\n"
+        "from torch.distributed._composable import replicate\n"
+        "from torch.distributed._composable.replicate import replicate as of_module\n"
+        "from torch.distributed.fsdp._fully_shard._fully_shard import FSDPModule\n"
+        "from torch.distributed.fsdp._fully_shard._fsdp_api import MixedPrecisionPolicy\n"
+        "import torch.distributed as dist\n"
+        "print(replicate is of_module, replicate.__module__, FSDPModule.__module__, MixedPrecisionPolicy.__module__, dist.DeviceMesh.__module__)"
+    )
+    assert outputs_of(code=code)[0] == "True meshtorch._replicate meshtorch.fsdp meshtorch.fsdp meshtorch._C\n"
+
+
 def test_importing_meshtorch_alone_replaces_nothing():
     code = (
         "import meshtorch, torch.distributed.tensor as dt, torch.distributed.fsdp as fsdp\n"
