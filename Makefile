@@ -74,7 +74,7 @@ bench: build     ## run the benchmarks: benchmarks/results/*.json and docs/bench
 	@$(PYTHON) benchmarks/page.py benchmarks/results docs
 
 CLIENTS ?= build/clients
-clients: build   ## run torchtitan, transformers, accelerate and lightning on meshtorch and on PyTorch: docs/clients.md
+clients: build   ## run torchtitan, transformers and other programs on meshtorch and on PyTorch: docs/clients.md
 	@[ -d $(CLIENTS) ] || $(PYTHON) tools/clients.py --install --packages $(CLIENTS)
 	@$(PYTHON) tools/clients.py --packages $(CLIENTS) --pythonpath $(BUILD)/python
 

@@ -173,10 +173,12 @@ void bind_meshes(py::module_& m) {
 ((1, 2), True)
 )")
       .def(py::init([](const std::string& device_type, const py::object& mesh,
-                       const std::optional<DeviceMesh::Names>& names) {
+                       const std::optional<DeviceMesh::Names>& names, bool /*preserve_rank_order*/) {
              return make_mesh(device_type, to_ranks(mesh), names);
            }),
-           py::arg("device_type"), py::arg("mesh"), py::kw_only(), py::arg("mesh_dim_names") = py::none())
+           "Groups have the ranks in the order of the mesh, with and without preserve_rank_order.",
+           py::arg("device_type"), py::arg("mesh"), py::kw_only(), py::arg("mesh_dim_names") = py::none(),
+           py::arg("preserve_rank_order") = false)
       .def_property_readonly(
           "device_type", [](const DeviceMesh& mesh) { return c10::DeviceTypeName(mesh.device_type(), true); })
       .def_property_readonly("ndim", &DeviceMesh::ndim)

@@ -21,3 +21,12 @@ def replicate(module, ignored_modules=None, *, device_mesh=None, mesh=None, mp_p
         )
     policy = {} if mp_policy is None else {"mp_policy": mp_policy}
     return fsdp.replicate(module, mesh=device_mesh if mesh is None else mesh, **taken, **policy)
+
+
+def _state_of(module):
+    """The group of a module that was replicated over a mesh of meshtorch; else what PyTorch's has of it."""
+    group = fsdp._state_of(module)
+    return _plain_replicate.state(module) if group is None else group
+
+
+replicate.state = _state_of

@@ -11,7 +11,7 @@ import sys
 import types
 import warnings
 
-import torch.distributed as dist
+import torch.distributed._composable
 
 __all__ = ["passed_on", "replaced"]
 
@@ -36,23 +36,32 @@ _MODULES = {
     "torch.distributed.tensor.parallel.style": "meshtorch.parallel.style",
     "torch.distributed.tensor.placement_types": "meshtorch.placement_types",
     "torch.distributed._tensor": "meshtorch",
+    "torch.distributed._tensor.api": "meshtorch",
     "torch.distributed._tensor.placement_types": "meshtorch.placement_types",
     "torch.distributed._functional_collectives": "meshtorch.functional_collectives",
     "torch.distributed.device_mesh": "meshtorch.device_mesh",
     "torch.distributed.fsdp": "meshtorch.fsdp",
     "torch.distributed.fsdp._fully_shard": "meshtorch.fsdp",
+    "torch.distributed.fsdp._fully_shard._fsdp_api": "meshtorch.fsdp",
+    "torch.distributed.fsdp._fully_shard._fully_shard": "meshtorch.fsdp",
     "torch.distributed._composable.fsdp": "meshtorch.fsdp",
     "torch.distributed._composable.fsdp.fully_shard": "meshtorch.fsdp",
     "torch.distributed._composable.replicate": "meshtorch._replicate",
     "torch.distributed._composable.replicate_with_fsdp": "meshtorch._replicate",
 }
-# Of torch.distributed itself, which stays.
-_OF_DISTRIBUTED = ("DeviceMesh", "init_device_mesh")
+# Names that packages have from these modules, and which stay themselves.
+_REEXPORTED = {
+    "torch.distributed": {name: "torch.distributed.device_mesh" for name in ("DeviceMesh", "init_device_mesh")},
+    "torch.distributed._composable": {"replicate": "torch.distributed._composable.replicate"},
+}
 _passed_on = set()
 
 
-def _is_of_torch(module):
-    """Whether code of this module is PyTorch's own, which goes on with PyTorch's classes; its tests are programs."""
+def _is_of_torch(frame):
+    """Whether this code is PyTorch's own, which goes on with PyTorch's classes; its tests are programs."""
+    while "__name__" not in frame.f_globals and frame.f_back is not None:
+        frame = frame.f_back  # what eval and exec run is of the module that calls them
+    module = frame.f_globals.get("__name__", "")
     return module.startswith("torch.") and not module.startswith("torch.testing.")
 
 
@@ -67,7 +76,7 @@ class _Replacement(types.ModuleType):
         self.__dict__["_theirs"], self.__dict__["_ours"] = theirs, ours
 
     def __getattr__(self, name):
-        if _is_of_torch(sys._getframe(1).f_globals.get("__name__", "")):
+        if _is_of_torch(sys._getframe(1)):
             return getattr(self._theirs, name)
         found = self._ours.__dict__.get(name, self)
         if found is not self:
@@ -83,7 +92,7 @@ class _Replacement(types.ModuleType):
 
 def replaced() -> dict[str, str]:
     """Returns {module of PyTorch: module of meshtorch that is there now}. See docs/python.md for an example."""
-    return {name: module._ours.__name__ for name in _MODULES if isinstance(module := sys.modules.get(name), _Replacement)}
+    return {name: module._ours.__name__ for name, module in sorted(sys.modules.items()) if isinstance(module, _Replacement)}
 
 
 def passed_on() -> list[str]:
@@ -96,6 +105,12 @@ def _find(name):
         return importlib.import_module(name)
     except ImportError:  # this PyTorch has none of that name
         return None
+
+
+def _all_names(modules):
+    """{each name that one of the modules has in sys.modules: its name here}; those of torch.distributed._tensor are second names."""
+    names = {id(module): name for name, module in modules.items()}
+    return {name: names[id(module)] for name, module in list(sys.modules.items()) if id(module) in names}
 
 
 def _warn_of_early_imports(theirs):
@@ -120,15 +135,18 @@ def _install():
     theirs = {name: module for name in _MODULES if (module := _find(name)) is not None}
     ours = {name: importlib.import_module(_MODULES[name]) for name in theirs}
     _warn_of_early_imports(theirs["torch.distributed.tensor"])
-    for name in theirs:
-        sys.modules[name] = _Replacement(theirs[name], ours[name])
-    for name in theirs:
+    named = _all_names(theirs)
+    made = {name: _Replacement(theirs[name], ours[name]) for name in theirs}
+    for name, replaced_name in named.items():
+        sys.modules[name] = made[replaced_name]
+    for name, replaced_name in named.items():
         parent, _, last = name.rpartition(".")
         # A function may have the name of the module that it lies in.
-        if getattr(theirs.get(parent, sys.modules[parent]), last, None) is theirs[name]:
+        if getattr(theirs.get(parent, sys.modules[parent]), last, None) is theirs[replaced_name]:
             setattr(sys.modules[parent], last, sys.modules[name])
-    for name in _OF_DISTRIBUTED:
-        setattr(dist, name, getattr(ours["torch.distributed.device_mesh"], name))
+    for package, names in _REEXPORTED.items():
+        for name, module in names.items():
+            setattr(sys.modules[package], name, getattr(ours[module], name))
 
 
 _install()

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from . import _C
+from ._C import Shard
 from ._group_hooks import add_hooks, enter, free_parameters, has_forward, leave, refuse_foreign
 
 One = TypeVar("One", bound=nn.Module)
@@ -396,6 +397,15 @@ def _refuse_deepcopy(self, memo):
     )
 
 
+def _refuse_missing_dims(parameters, placements):
+    for (name, p), placement in zip(parameters, placements):
+        if isinstance(placement, Shard) and not -p.ndim <= placement.dim < p.ndim:
+            raise AssertionError(
+                f"meshtorch: Shard dim {placement.dim} is invalid for {p.ndim}D tensor\n"
+                f"  from shard_placement_fn: {placement}, parameter: {name}, shape: {list(p.shape)}\n  do: give a dim that the parameter has"
+            )
+
+
 def fully_shard(
     module: M,
     *,
@@ -446,6 +456,7 @@ def fully_shard(
     refuse_foreign(parameters, "fully_shard")
     name = ", ".join(type(part).__name__ for part in modules)
     placements = [shard_placement_fn(p) if shard_placement_fn else None for _, p in parameters]
+    _refuse_missing_dims(parameters, placements)
     ranks_after_forward = _ranks_after_forward(reshard_after_forward)
     if dp_mesh_dims is not None:
         axes = (*dp_mesh_dims.replicate_names, *dp_mesh_dims.shard_names)

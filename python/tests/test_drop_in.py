@@ -82,6 +82,42 @@ def test_modules_that_were_imported_before_are_named(tmp_path):
     assert "imported PyTorch's distributed tensors before meshtorch.drop_in: " in warned and "early\n" in warned
 
 
+def test_other_names_of_a_module_are_replaced_too():
+    code = (
+        "import meshtorch.drop_in, meshtorch, sys\n"
+        "from torch.distributed._tensor.device_mesh import init_device_mesh\n"
+        "from torch.distributed._tensor.api import distribute_tensor\n"
+        "from torch.distributed._tensor.experimental import local_map\n"
+        "import torch.distributed._tensor.device_mesh as by_attribute\n"
+        "print(init_device_mesh.__module__, by_attribute.init_device_mesh is init_device_mesh, local_map.__module__)\n"
+        "print(distribute_tensor is meshtorch.distribute_tensor, 'torch.distributed._tensor.device_mesh' in meshtorch.drop_in.replaced())"
+    )
+    assert outputs_of(code=code)[0] == "meshtorch.device_mesh True meshtorch.experimental\nTrue True\n"
+
+
+def test_code_that_pytorch_evaluates_gets_pytorchs_names():
+    code = (
+        "import meshtorch.drop_in, types, torch.distributed.tensor as dt\n"
+        "theirs = types.ModuleType('torch.some_module')\n"
+        "exec('def ask(dt): return eval(\\'dt.Shard\\', {\\'dt\\': dt})', theirs.__dict__)\n"
+        "print(theirs.ask(dt).__module__, eval('dt.Shard', {'dt': dt}).__module__)"
+    )
+    assert outputs_of(code=code)[0] == "torch.distributed.tensor.placement_types meshtorch._C\n"
+
+
+def test_names_that_packages_export_again_are_replaced():
+    code = (
+        "import meshtorch, meshtorch.drop_in\n"
+        "from torch.distributed._composable import replicate\n"
+        "from torch.distributed._composable.replicate import replicate as of_module\n"
+        "from torch.distributed.fsdp._fully_shard._fully_shard import FSDPModule\n"
+        "from torch.distributed.fsdp._fully_shard._fsdp_api import MixedPrecisionPolicy\n"
+        "import torch.distributed as dist\n"
+        "print(replicate is of_module, replicate.__module__, FSDPModule.__module__, MixedPrecisionPolicy.__module__, dist.DeviceMesh.__module__)"
+    )
+    assert outputs_of(code=code)[0] == "True meshtorch._replicate meshtorch.fsdp meshtorch.fsdp meshtorch._C\n"
+
+
 def test_importing_meshtorch_alone_replaces_nothing():
     code = (
         "import meshtorch, torch.distributed.tensor as dt, torch.distributed.fsdp as fsdp\n"

@@ -221,8 +221,21 @@ def test_shards_along_other_dims(w):
     assert net.blocks[0].up.weight.placements == (Shard(1),)
     expect_same_training(w, net, w.size, w.rank)
     assert all(p.grad.to_local().is_contiguous() and p.to_local().is_contiguous() for p in net.parameters())
-    with pytest.raises(ValueError, match="shard_placement_fn"):
-        fully_shard(nn.Linear(2, 2), mesh=mesh, shard_placement_fn=lambda p: Shard(7))
+
+
+@on_ranks(size=2)
+def test_wrong_dims_and_meshes_raise_as_in_pytorch(w):
+    mesh = w.mesh(names=("dp",))
+    with pytest.raises(AssertionError) as error:
+        fully_shard(nn.Linear(2, 2), mesh=mesh, shard_placement_fn=lambda p: Shard(1))
+    assert str(error.value) == (
+        "meshtorch: Shard dim 1 is invalid for 1D tensor\n  from shard_placement_fn: S(1), parameter: bias, shape: [2]\n"
+        "  do: give a dim that the parameter has"
+    )
+    with pytest.raises(ValueError, match=r"Shard\(dim\), or nothing"):
+        fully_shard(nn.Linear(2, 2), mesh=mesh, shard_placement_fn=lambda p: Replicate())
+    with pytest.raises(ValueError, match=r"^meshtorch: fully_shard expects a 1D or 2D DeviceMesh but got DeviceMesh\(\(2, 1, 1\)"):
+        fully_shard(nn.Linear(2, 2), mesh=w.mesh(2, 1, 1))
 
 
 @on_ranks(size=2)

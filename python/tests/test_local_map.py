@@ -1,12 +1,14 @@
 """local_map: functions of plain tensors on the shards of distributed ones."""
 
+from importlib.util import find_spec
+
 import meshtorch.functional_collectives as funcol
 import pytest
 import torch
 from meshtorch import DTensor, Replicate, Shard, distribute_tensor
 from meshtorch.debug import CommDebugMode
 from meshtorch.experimental import implicit_replication, local_map
-from worlds import on_ranks
+from worlds import on_gloo_ranks, on_ranks
 
 ROWS, COLUMNS, WHOLE = [Shard(0)], [Shard(1)], [Replicate()]
 
@@ -164,3 +166,33 @@ def test_plain_tensors_mix_only_inside_implicit_replication(w):
         w.same((split + torch.ones(4)).full_tensor(), torch.arange(4.0) + 1)
     with pytest.raises(RuntimeError, match="got a plain tensor beside distributed ones"):
         split + torch.ones(4)
+
+
+@on_gloo_ranks(size=2)
+def test_spmd_types_check_the_function(w):
+    SpmdTypeError = pytest.importorskip("spmd_types").SpmdTypeError
+    mesh = w.mesh()
+    plain = [(torch.arange(30.0).view(5, 6) / 7).cos().requires_grad_(), (torch.arange(24.0).view(6, 4) / 5).sin().requires_grad_()]
+    x, weight = (distribute_tensor(t.detach(), mesh, p).requires_grad_() for t, p in zip(plain, (ROWS, WHOLE)))
+    product = local_map(torch.mm, ROWS, (ROWS, WHOLE), spmd_types=True)(x, weight)
+    doubled = local_map(lambda t: 2 * t, WHOLE, spmd_types=True)(weight)
+    (product.square().sum() + doubled.sin().sum()).backward()
+    ((plain[0] @ plain[1]).square().sum() + (2 * plain[1]).sin().sum()).backward()
+    for ours, theirs in zip((x, weight), plain):
+        w.same(ours.grad.full_tensor(), theirs.grad)
+    with pytest.raises(ValueError, match=r"an output of local_map is R on axis 0 of the mesh, and V for spmd_types"):
+        local_map(torch.mm, WHOLE, (ROWS, WHOLE), spmd_types=True)(x, weight)
+    with pytest.raises(ValueError, match=r"cannot represent the gradient R of a value that is S\(0\)"):
+        local_map(torch.mm, ROWS, (ROWS, WHOLE), (WHOLE, WHOLE), spmd_types=True)(x, weight)
+    with pytest.raises(SpmdTypeError, match="Invariant type on axis .* cannot mix"):  # a copy whose gradient is whole meets a part
+        local_map(torch.mm, ROWS, (ROWS, WHOLE), (ROWS, WHOLE), spmd_types=True)(x, weight)
+
+
+@on_ranks(size=2)
+def test_spmd_types_need_their_package(w):
+    if find_spec("spmd_types") is not None:
+        return
+    x = distribute_tensor(torch.ones(4), w.mesh(), ROWS)
+    with pytest.raises(RuntimeError, match="requires the spmd_types package to be installed\n  do: install it"):
+        local_map(torch.neg, ROWS, spmd_types=True)(x)
+    assert local_map(torch.neg, ROWS, spmd_types=True)(torch.ones(2)).sum() == -2

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from fsdp_models import Net, ones, pair, same_gradients
-from meshtorch import Partial, Replicate, Shard, linspace, logspace
+from meshtorch import DeviceMesh, Partial, Replicate, Shard, linspace, logspace
 from meshtorch import functional_collectives as funcol
 from meshtorch.fsdp import GradientReductionHandle, MixedPrecisionPolicy, fully_shard
 from worlds import filled, on_ranks
@@ -85,3 +85,14 @@ def test_a_parameter_may_have_a_type_of_its_own(w):
     with pytest.raises(ValueError, match="param_dtype_override_fn gave torch.float16 for weight\n  its type: torch.float32"):
         wrong = MixedPrecisionPolicy(param_dtype=torch.bfloat16, param_dtype_override_fn=lambda p: torch.float16)
         fully_shard(torch.nn.Linear(2, 2), mesh=w.mesh(), mp_policy=wrong)
+
+
+@on_ranks
+def test_groups_have_the_ranks_in_the_order_of_the_mesh(w):
+    order = [[2, 0], [3, 1]]
+    for options in ({}, {"preserve_rank_order": True}, {"preserve_rank_order": False}):
+        mesh = DeviceMesh("cpu", order, mesh_dim_names=("dp", "tp"), **options)
+        row, column = next((r, c) for r in range(2) for c in range(2) if order[r][c] == w.rank)
+        assert mesh.get_local_rank("tp") == column and mesh.get_local_rank("dp") == row
+        gathered = funcol.all_gather_tensor(torch.tensor([w.rank]), 0, (mesh, "tp"))
+        w.same(gathered, torch.tensor(order[row]))

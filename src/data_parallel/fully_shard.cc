@@ -12,8 +12,8 @@ using namespace internal;
 
 DataMesh internal::shard_mesh(const DeviceMesh& mesh) {
   TORCH_CHECK_VALUE(
-      mesh.ndim() == 1 || mesh.ndim() == 2, "meshtorch: fully_shard got a mesh of ", mesh.ndim(),
-      " axes\n  mesh: ", mesh.to_string(),
+      mesh.ndim() == 1 || mesh.ndim() == 2, "meshtorch: fully_shard expects a 1D or 2D DeviceMesh but got ",
+      mesh.to_string(),
       "\n  do: give one axis to shard over, mesh[\"dp\"], or two, to replicate and to shard over");
   if (mesh.ndim() == 1) return {mesh, std::nullopt, 0};
   return {mesh, 0, 1};

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import sys
+import tempfile
 import time
 import types
 
@@ -39,11 +40,11 @@ torch._utils._get_available_device_type = lambda: "cpu"  # torchtitan takes a ma
 plain_histc = torch.histc
 torch.histc = lambda x, **bins: plain_histc(x.float(), **bins).to(x.dtype)  # which counts whole numbers on CUDA alone
 
-import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
+from torchtitan.components.checkpoint import CheckpointManager  # noqa: E402
 from torchtitan.config import JobConfig  # noqa: E402
 from torchtitan.distributed import ParallelDims  # noqa: E402
 from torchtitan.distributed import utils as dist_utils  # noqa: E402
@@ -93,8 +94,45 @@ def job(options):
     config.activation_checkpoint.mode = options.get("ac", "none")
     config.optimizer.lr, config.optimizer.eps = 1e-2, 1e-4
     config.optimizer.implementation = "foreach"
-    config.job.dump_folder = options.get("folder", "")
+    config.checkpoint.enable, config.checkpoint.interval = "checkpoint" in options, 1
+    config.checkpoint.async_mode = options.get("checkpoint", "disabled")
     return config
+
+
+class Position:
+    """Where the data loader is, as torchtitan's checkpoints have it."""
+
+    def state_dict(self):
+        return {"step": STEPS}
+
+    def load_state_dict(self, state):
+        assert state == {"step": STEPS}, state
+
+
+def local_values(model, optimizers):
+    return {name: (t.to_local() if isinstance(t, DTensor) else t).clone()
+            for name, t in {**get_model_state_dict(model), **optimizers.state_dict()}.items() if isinstance(t, torch.Tensor)}  # fmt: skip
+
+
+def expect_same_after_loading(model, optimizers, schedulers, config):
+    """By torchtitan's CheckpointManager: the weights and the state of the optimiser are as they were."""
+    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(folder)
+    manager = CheckpointManager(Position(), [model], optimizers, schedulers, {}, config.checkpoint, None, folder[0])
+    before = local_values(model, optimizers)
+    manager.save(STEPS)
+    if manager.save_future is not None:
+        manager.save_future.result()
+    dist.barrier()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+    assert manager.load(STEPS)
+    after = local_values(model, optimizers)
+    assert before.keys() == after.keys()
+    for name, tensor in after.items():
+        assert torch.equal(tensor, before[name]), name
+    manager.close()
 
 
 def main():
@@ -160,19 +198,8 @@ def main():
             value /= batches * degree["cp"]
         losses.append(value.item())
         norms.append(norm.item())
-    if options.get("save"):
-        state = {"model": get_model_state_dict(model)}
-        dcp.save(state, checkpoint_id=options["save"])
-        before = {name: t.detach().clone() for name, t in state["model"].items()}
-        with torch.no_grad():
-            for p in model.parameters():
-                p.zero_()
-        state = {"model": get_model_state_dict(model)}
-        dcp.load(state, checkpoint_id=options["save"])
-        set_model_state_dict(model, state["model"])
-        for name, tensor in get_model_state_dict(model).items():
-            found, expected = (t.to_local() if isinstance(t, DTensor) else t for t in (tensor, before[name]))
-            assert torch.equal(found, expected), name
+    if options.get("checkpoint"):
+        expect_same_after_loading(model, optimizers, schedulers, config)
     if dist.get_rank() == 0:
         result = {"losses": losses, "norms": norms, "ms": 1000 * min(times), "collectives": counts}
         print("RESULT " + json.dumps(result), flush=True)

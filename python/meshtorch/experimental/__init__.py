@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial, wraps
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from torch.utils import _pytree as pytree
 from .. import _C
 from .._C import implicit_replication
 from ..context_parallel import context_parallel, context_parallel_unshard, set_rotate_method
+from ._spmd_types import Checked
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,11 +52,13 @@ def local_map(
     device_mesh: _C.DeviceMesh | None = None,
     *,
     redistribute_inputs: bool = False,
+    spmd_types: bool = False,
 ) -> Callable[..., Any]:
     """Returns a function on distributed tensors that calls `func` on their shards; without `func`, a decorator.
 
     in_grad_placements are the placements of each argument's gradient as the function's own backward leaves it. By default
     they are those of the argument, and Partial where it is replicated along an axis on which another argument or a result is not.
+    With spmd_types the package of that name checks how values differ between ranks, and its types give the placements of gradients.
 
     >>> from meshtorch.experimental import local_map
     >>> @local_map(out_placements=[meshtorch.Shard(0)], in_placements=([meshtorch.Shard(0)],), device_mesh=mesh)
@@ -71,21 +75,36 @@ def local_map(
             in_grad_placements=in_grad_placements,
             device_mesh=device_mesh,
             redistribute_inputs=redistribute_inputs,
+            spmd_types=spmd_types,
         )
 
     @wraps(func)
     def mapped(*args, **kwargs):
         values, structure = pytree.tree_flatten(args)
         tensors = [value if isinstance(value, torch.Tensor) else None for value in values]
-        call = _C.LocalMapCall(
-            tensors, _each(out_placements), in_placements, in_grad_placements, device_mesh, redistribute_inputs
-        )
-        local_args = pytree.tree_unflatten(_replaced(values, call.input, call.other_input), structure)
-        result = func(*local_args, **kwargs)
+        gradients, checked = in_grad_placements, None
+        if spmd_types and any(_C.is_dtensor(tensor) for tensor in tensors if tensor is not None):
+            checked = Checked(device_mesh or next(t.device_mesh for t in tensors if t is not None and _C.is_dtensor(t)))
+            placements = in_placements or tuple(t.placements if t is not None and _C.is_dtensor(t) else None for t in tensors)
+            gradients = checked.gradients(placements, in_grad_placements)
+        call = _C.LocalMapCall(tensors, _each(out_placements), in_placements, gradients, device_mesh, redistribute_inputs)
+        local_values = _replaced(values, call.input, call.other_input)
+        if checked:
+            local_values = [
+                checked.mark(value, *types) if isinstance(value, torch.Tensor) and types[0] is not None else value
+                for value, types in zip(local_values, zip(placements, gradients))
+            ]
+        with checked.running() if checked else nullcontext():
+            result = func(*pytree.tree_unflatten(local_values, structure), **kwargs)
         if not call.is_distributed():
             return result
         outputs, structure = pytree.tree_flatten(result)
         call.expect_outputs(len(outputs))
+        if checked:
+            outputs = [
+                checked.checked_output(value, each) if isinstance(value, torch.Tensor) and each is not None else value
+                for value, each in zip(outputs, _each(out_placements))
+            ]
         return pytree.tree_unflatten(_replaced(outputs, call.output, call.other_output), structure)
 
     return mapped
