@@ -51,6 +51,17 @@ set(meshtorch_core_sources
   checkpoint/plan/dcp_metadata.cc
   checkpoint/plan/index.cc
   checkpoint/plan/pickle.cc
+  pipeline/schedule/best.cc
+  pipeline/schedule/clock.cc
+  pipeline/schedule/facts.cc
+  pipeline/schedule/families.cc
+  pipeline/schedule/lower.cc
+  pipeline/schedule/move_weights.cc
+  pipeline/schedule/play.cc
+  pipeline/schedule/prove.cc
+  pipeline/schedule/row_writer.cc
+  pipeline/schedule/table.cc
+  pipeline/schedule/v_families.cc
   debug/report/layouts.cc
   debug/report/page.cc
   debug/report/timeline.cc)

@@ -13,9 +13,9 @@ namespace fs = std::filesystem;
 
 // As data flows; docs/architecture.md says what each holds.
 const std::vector<std::string> kFloorPlan{
-    "core",     "rules",     "propagate", "redistribute",  "safetensors", "comm",
-    "mesh",     "autograd",  "tensor",    "operator",      "local",       "prove",
-    "dispatch", "decompose", "nn",        "data_parallel", "debug",       "checkpoint"};
+    "core",     "rules",         "propagate", "redistribute", "safetensors", "comm",     "mesh",
+    "autograd", "tensor",        "operator",  "local",        "prove",       "dispatch", "decompose",
+    "nn",       "data_parallel", "pipeline",  "debug",        "checkpoint"};
 
 // The folder's place in the plan; one that has none is past its end.
 std::ptrdiff_t floor_of(const std::string& path) {
