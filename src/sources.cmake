@@ -251,6 +251,11 @@ set(meshtorch_torch_sources
   data_parallel/replicate.cc
   data_parallel/sharded_parameter.cc
   data_parallel/unused_parameters.cc
+  pipeline/pipeline.cc
+  pipeline/pipeline_run.cc
+  pipeline/split.cc
+  pipeline/split_backward.cc
+  pipeline/stage_messages.cc
   debug/comm_debug_mode.cc
   debug/comm_tables.cc
   debug/data_parallel_memory.cc
