@@ -104,11 +104,16 @@ std::vector<KeptNode> keep_gradients(const InputNodes& first_half) {
   return kept;
 }
 
-void cut(const InputNodes& first_half) {
+// Removes the edges between the nodes of the first half, and frees the values of those that are not kept: a
+// node whose result another one keeps would hold them.
+void cut(const InputNodes& first_half, const std::vector<KeptNode>& kept) {
+  std::unordered_set<const Node*> is_kept;
+  for (const KeptNode& keep : kept) is_kept.insert(keep.node.get());
   for (const NodePointer& node : first_half.nodes()) {
     for (Edge& edge : node->next_edges()) {
       if (edge.is_valid() && first_half.contains(edge.function.get())) edge = Edge();
     }
+    if (!is_kept.contains(node.get())) node->release_variables();
   }
 }
 
@@ -131,7 +136,7 @@ InputGradients run_input_backward(const BackwardStart& start, const std::vector<
   const std::vector<at::Tensor> gradients = torch::autograd::Engine::get_default_engine().execute(
       start.edges, start.gradients, /*keep_graph=*/true, /*create_graph=*/false, /*accumulate_grad=*/false,
       input_edges);
-  cut(first_half);
+  cut(first_half, kept);
   InputGradients result;
   std::size_t next = 0;
   for (const at::Tensor& input : inputs)
