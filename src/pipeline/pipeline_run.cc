@@ -10,6 +10,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "data_parallel/parameter_group.h"
 #include "meshtorch/collectives.h"
 
 namespace meshtorch::internal {
@@ -118,7 +119,9 @@ void PipelineRun::run_forward(const PipelineAction& action) {
       mine.inputs = as_leaves(mine.inputs, facts_.inputs.at(key));
     }
   }
+  const std::uint64_t groups_before = ParameterGroup::forwards_of_thread();
   mine.outputs = pipeline_.stage(action.stage).forward()(mine.inputs);
+  mine.has_data_parallel_groups = ParameterGroup::forwards_of_thread() != groups_before;
   if (is_last(action.stage)) return finish_last_stage(mine, action.microbatch);
   if (!loss_) {
     mine.inputs.clear();
@@ -164,9 +167,9 @@ void PipelineRun::complete_start(Pass& mine, const PipelineAction& action) {
   for (at::Tensor& gradient : mine.start.gradients) gradient = wait_tensor(gradient);
 }
 
-// Of the inputs that carry gradients: zeros where the stage did not use one.
 void PipelineRun::run_backward_input(const PipelineAction& action) {
   Pass& mine = pass(action);
+  if (mine.has_data_parallel_groups) return run_whole_backward(action);
   complete_start(mine, action);
   const Tensors inputs = std::exchange(mine.inputs, {});
   InputGradients first_half = run_input_backward(std::exchange(mine.start, {}), inputs);

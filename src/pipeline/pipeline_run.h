@@ -29,6 +29,8 @@ class PipelineRun {
     std::vector<TensorFacts> outputs_with_gradients;
     Tensors input_gradients;   // from B or I to SEND_B, or to B or I of the stage before
     BackwardStart parameters;  // from I to W
+    // fully_shard and replicate end their work at the end of one backward, so that I runs both halves.
+    bool has_data_parallel_groups = false;
   };
 
   void run_action(const PipelineAction& action);

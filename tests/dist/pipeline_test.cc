@@ -1,6 +1,5 @@
 // Pipelines train as one device does, by every schedule, on threads and processes.
-#include "numbers.h"
-#include "ranks.h"
+#include "data_parallel_training.h"
 
 namespace meshtorch::testing {
 namespace {
@@ -29,7 +28,7 @@ Tensor target_for(int stages, int64_t rows, int seed) {
   return numbers({rows, kWidth + (stages + 1) % 3}, torch::kDouble, 200 + seed);
 }
 
-Tensor mean_square(const Tensor& output, const Tensor& target) { return torch::mse_loss(output, target); }
+Tensor squared_error(const Tensor& output, const Tensor& target) { return torch::mse_loss(output, target); }
 
 std::vector<int> stages_of_rank(const mt::PipelineTable& table, int rank) {
   const std::vector<int> ranks = mt::prove(table).rank_of_stage;
@@ -117,7 +116,7 @@ TEST_P(PipelineTraining, EqualsOneDeviceAfterTenSteps) {
     const int stages = mt::prove(table).stages;
     torch::nn::Sequential plain = mlp(stages);
     const RankModel mine = model_of_rank(table, mlp(stages), plain, mesh["pp"]);
-    mt::Pipeline pipeline(mine.stages, table, mean_square);
+    mt::Pipeline pipeline(mine.stages, table, squared_error);
     torch::optim::Adam optimizer(mine.parameters, torch::optim::AdamOptions(0.01));
     torch::optim::Adam plain_optimizer(plain->parameters(), torch::optim::AdamOptions(0.01));
     const bool has_last = mt::prove(table).rank_of_stage.back() == rank;
@@ -126,7 +125,7 @@ TEST_P(PipelineTraining, EqualsOneDeviceAfterTenSteps) {
       const Tensor x = batch(rows, step);
       const Tensor target = target_for(stages, rows, step);
       const Tensor output = plain->forward(x);
-      const Tensor loss = mean_square(output, target);
+      const Tensor loss = squared_error(output, target);
       loss.backward();
       const mt::PipelineResult result = pipeline.step({x}, target);
       if (has_last) {
@@ -156,9 +155,9 @@ TEST(Pipeline, TakesAnyTableThatPassesTheProof) {
         mt::PipelineTable::from_csv("1F0,1F1,,1I0,1B1,1W0\n0F0,0F1,2F0,2F1,2I0,2I1,2W1,0B0,2W0,0I1,0W1\n");
     torch::nn::Sequential plain = mlp(3);
     const RankModel mine = model_of_rank(table, mlp(3), plain, mt::Group());
-    mt::Pipeline pipeline(mine.stages, table, mean_square);
+    mt::Pipeline pipeline(mine.stages, table, squared_error);
     const Tensor target = target_for(3, 5, 1);
-    mean_square(plain->forward(batch(5, 1)), target).backward();
+    squared_error(plain->forward(batch(5, 1)), target).backward();
     const mt::PipelineResult result = pipeline.step({batch(5, 1)}, target);
     expect_equal(gradients_of(mine.parameters), gradients_of(mine.expected), "gradient");
     EXPECT_EQ(result.loss.defined(), rank == 1);
@@ -169,7 +168,7 @@ TEST(Pipeline, RunsTheRowOfItsRankInOrder) {
   on_ranks(2, [](int rank) {
     const mt::PipelineTable table = mt::make_pipeline_table("1F1B", {2, 3});
     const RankModel mine = model_of_rank(table, mlp(2), mlp(2), mt::Group());
-    mt::Pipeline pipeline(mine.stages, table, mean_square);
+    mt::Pipeline pipeline(mine.stages, table, squared_error);
     const mt::PipelineResult result = pipeline.step({batch(3, 0)}, target_for(2, 3, 0));
     std::vector<mt::PipelineAction> actions;
     double now = 0;
@@ -207,10 +206,10 @@ TEST(Pipeline, TrainsAfterItWentForward) {
     const mt::PipelineTable table = mt::make_pipeline_table("GPipe", {2, 2});
     torch::nn::Sequential plain = mlp(2);
     const RankModel mine = model_of_rank(table, mlp(2), plain, mt::Group());
-    mt::Pipeline pipeline(mine.stages, table, mean_square);
+    mt::Pipeline pipeline(mine.stages, table, squared_error);
     pipeline.forward({batch(4, 0)});
     pipeline.step({batch(4, 0)}, target_for(2, 4, 0));
-    mean_square(plain->forward(batch(4, 0)), target_for(2, 4, 0)).backward();
+    squared_error(plain->forward(batch(4, 0)), target_for(2, 4, 0)).backward();
     expect_equal(gradients_of(mine.parameters), gradients_of(mine.expected), "gradient");
   });
 }
@@ -231,13 +230,13 @@ TEST(Pipeline, PassesAnyTensorsBetweenStages) {
       const auto forward = [&](const std::vector<Tensor>& in) {
         return rank == 0 ? first(weight, in) : second(weight, in);
       };
-      mt::Pipeline pipeline({mt::PipelineStage(forward, rank, 2, {})}, table, mean_square);
+      mt::Pipeline pipeline({mt::PipelineStage(forward, rank, 2, {})}, table, squared_error);
       const Tensor x = numbers({4, 3}, torch::kDouble, 7);
       const Tensor target = numbers({4, 3}, torch::kDouble, 8);
       pipeline.step({x}, target);
       const Tensor w0 = numbers({3, 3}, torch::kDouble, 1).requires_grad_();
       const Tensor w1 = numbers({3, 3}, torch::kDouble, 2).requires_grad_();
-      mean_square(second(w1, first(w0, {x}))[0], target).backward();
+      squared_error(second(w1, first(w0, {x}))[0], target).backward();
       EXPECT_TRUE(is_close(weight.grad(), (rank == 0 ? w0 : w1).grad(), 1e-9));
     });
   }
@@ -265,7 +264,7 @@ TEST(Pipeline, KeepsNoOutputsIfItIsNotAsked) {
   on_ranks(2, [](int rank) {
     const mt::PipelineTable table = mt::make_pipeline_table("1F1B", {2, 2});
     const RankModel mine = model_of_rank(table, mlp(2), mlp(2), mt::Group());
-    mt::Pipeline pipeline(mine.stages, table, mean_square, {.keeps_outputs = false});
+    mt::Pipeline pipeline(mine.stages, table, squared_error, {.keeps_outputs = false});
     const mt::PipelineResult result = pipeline.step({batch(4, 0)}, target_for(2, 4, 0));
     EXPECT_TRUE(result.outputs.empty());
     EXPECT_EQ(result.loss.defined(), rank == 1);
@@ -278,13 +277,88 @@ TEST(Pipeline, ForgetsShapesWhenItIsTold) {
     const mt::PipelineTable table = mt::make_pipeline_table("1F1B", {2, 2});
     torch::nn::Sequential plain = mlp(2);
     const RankModel mine = model_of_rank(table, mlp(2), plain, mt::Group());
-    mt::Pipeline pipeline(mine.stages, table, mean_square);
+    mt::Pipeline pipeline(mine.stages, table, squared_error);
     for (const int64_t rows : {4, 6, 5}) {
       pipeline.forget_shapes();
       pipeline.step({batch(rows, 0)}, target_for(2, rows, 0));
-      mean_square(plain->forward(batch(rows, 0)), target_for(2, rows, 0)).backward();
+      squared_error(plain->forward(batch(rows, 0)), target_for(2, rows, 0)).backward();
     }
     expect_equal(gradients_of(mine.parameters), gradients_of(mine.expected), "gradient");
+  });
+}
+
+// Another axis of the mesh inside each stage: what it is for, and which schedule.
+struct InsideCase {
+  std::string name;
+  std::string schedule;
+};
+
+void PrintTo(const InsideCase& c, std::ostream* out) { *out << c.name << ", " << c.schedule; }
+
+class PipelineWith : public ::testing::TestWithParam<InsideCase> {};
+INSTANTIATE_TEST_SUITE_P(Axes, PipelineWith,
+                         ::testing::Values(InsideCase{"tp", "1F1B"}, InsideCase{"tp", "ZBVZeroBubble"},
+                                           InsideCase{"replicate", "1F1B"},
+                                           InsideCase{"replicate", "ZBVZeroBubble"},
+                                           InsideCase{"fully_shard", "GPipe"},
+                                           InsideCase{"fully_shard", "1F1B"},
+                                           InsideCase{"fully_shard", "ZBVZeroBubble"}),
+                         [](const auto& info_) { return info_.param.name + "_" + info_.param.schedule; });
+
+TEST_P(PipelineWith, TrainsAsOneDevice) {
+  const InsideCase& param = GetParam();
+  on_ranks(4, [&](int) {
+    const mt::DeviceMesh mesh = mt::init_device_mesh(torch::kCPU, {2, 2}, {"pp", "inside"});
+    const mt::DeviceMesh inside = mesh["inside"];
+    const mt::PipelineTable table = mt::make_pipeline_table(param.schedule, {2, 4});
+    const int stages = mt::prove(table).stages;
+    std::vector<Mlp> plain;
+    std::vector<Mlp> mine;
+    std::vector<mt::PipelineStage> of_rank;
+    std::vector<Tensor> parameters;
+    for (int stage = 0; stage < stages; ++stage) {
+      plain.push_back(filled(Mlp(6, 8)));
+      mine.push_back(filled(Mlp(6, 8)));
+      if (mt::prove(table).rank_of_stage[static_cast<std::size_t>(stage)] != mesh.get_local_rank("pp"))
+        continue;
+      if (param.name == "tp")
+        mt::parallelize_module(*mine.back(), inside,
+                               {{"up", mt::ColwiseParallel()}, {"down", mt::RowwiseParallel()}});
+      if (param.name == "replicate") mt::replicate(*mine.back(), inside);
+      if (param.name == "fully_shard") mt::fully_shard(*mine.back(), inside);
+      of_rank.emplace_back(mine.back(), stage, stages, mesh["pp"]);
+      for (const Tensor& parameter : mine.back()->parameters()) parameters.push_back(parameter);
+    }
+    mt::Pipeline pipeline(of_rank, table, squared_error);
+    torch::optim::Adam adam(parameters, torch::optim::AdamOptions(0.01));
+    std::vector<Tensor> plain_parameters;
+    for (Mlp& mlp : plain) {
+      for (const Tensor& parameter : mlp->parameters()) plain_parameters.push_back(parameter);
+    }
+    torch::optim::Adam plain_adam(plain_parameters, torch::optim::AdamOptions(0.01));
+    for (int step = 0; step < 3; ++step) {
+      const Tensor x = numbers({16, 6}, torch::kDouble, step) / 4;
+      const Tensor target = numbers({16, 6}, torch::kDouble, 7 + step) / 4;
+      const auto rows = [&](const Tensor& t) {
+        return param.name == "tp" ? t : rows_of(t, 2, inside.get_local_rank());
+      };
+      adam.zero_grad();
+      plain_adam.zero_grad();
+      pipeline.step({rows(x)}, rows(target));
+      Tensor output = x;
+      for (Mlp& mlp : plain) output = mlp(output);
+      squared_error(output, target).backward();
+      for (const mt::PipelineStage& stage : of_rank) {
+        const auto index = static_cast<std::size_t>(stage.index());
+        expect_same_parameters(plain[index], mine[index], /*gradients=*/true, 1e-9);
+      }
+      adam.step();
+      plain_adam.step();
+    }
+    for (const mt::PipelineStage& stage : of_rank) {
+      const auto index = static_cast<std::size_t>(stage.index());
+      expect_same_parameters(plain[index], mine[index], /*gradients=*/false, 1e-9);
+    }
   });
 }
 
@@ -316,7 +390,7 @@ TEST(PipelineErrors, NameTheStagesOfARank) {
 TEST(PipelineErrors, NameABatchOfTooFewRows) {
   on_ranks(1, [](int) {
     mt::Pipeline pipeline({mt::PipelineStage(mlp(0), 0, 1, {})}, mt::make_pipeline_table("GPipe", {1, 4}),
-                          mean_square);
+                          squared_error);
     EXPECT_EQ(error_of([&] { pipeline.step({batch(3, 0)}, target_for(0, 4, 0)); }),
               "meshtorch: an input of a pipeline with 4 micro-batches is of shape [3, 5]\n  do: give a "
               "tensor of 4 rows or more along dim 0");
@@ -330,7 +404,7 @@ TEST(PipelineErrors, NameAShapeThatChanged) {
   on_ranks(2, [](int rank) {
     const mt::PipelineTable table = mt::make_pipeline_table("GPipe", {2, 1});
     const RankModel mine = model_of_rank(table, mlp(2), mlp(2), mt::Group());
-    mt::Pipeline pipeline(mine.stages, table, mean_square);
+    mt::Pipeline pipeline(mine.stages, table, squared_error);
     pipeline.step({batch(2, 0)}, target_for(2, 2, 0));
     if (rank == 1) return;
     EXPECT_EQ(
