@@ -31,6 +31,6 @@ int main() {
       if (result.loss.defined()) last = result.loss.item<double>();
       if (step == 0) first = last;
     }
-    if (rank == 3) std::cout << (last < first / 2 ? "the loss fell" : "the loss stayed") << "\n";
+    if (rank == 3) std::cout << (last < 0.6 * first ? "the loss fell" : "the loss stayed") << "\n";
   });
 }

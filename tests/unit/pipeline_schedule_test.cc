@@ -295,15 +295,24 @@ TEST(PipelineBubble, Of1F1BAndGPipeIsOneMicroBatchForEachOtherRank) {
   }
 }
 
-TEST(PipelineBubble, OfInterleaved1F1BIsDividedByTheStagesOfARank) {
+TEST(PipelineBubble, OfSeveralStagesIsDividedByTheStagesOfARank) {
+  const PipelineTimes times{2, 3, 1.5};  // of a stage, 1/each of what a rank has
   for (const int ranks : {2, 4, 8}) {
     for (const int each : {2, 4}) {
-      // A stage takes 1/each of the time.
-      EXPECT_DOUBLE_EQ(largest_idle(make_pipeline_table("Interleaved1F1B", {ranks, 4 * ranks, each})),
-                       (ranks - 1) * 3)
-          << ranks;
+      const auto idle = [&](const char* name) {
+        return largest_idle(make_pipeline_table(name, {ranks, 4 * ranks, each}), times);
+      };
+      EXPECT_DOUBLE_EQ(idle("Interleaved1F1B"), (ranks - 1) * (2 + 3 + 1.5)) << ranks;
+      EXPECT_DOUBLE_EQ(idle("LoopedBFS"), (ranks - 1) * (2 + 3 + 1.5)) << ranks;
+      EXPECT_DOUBLE_EQ(idle("InterleavedZeroBubble"), (ranks - 1) * (2 + 3 - 1.5)) << ranks;
     }
   }
+}
+
+TEST(PipelineBubble, OfDualPipeVWithoutOverlapIsASixthAtEqualTimes) {
+  // Two stages on a rank: the bubble of 1F1B is 6 slots for each other rank.
+  for (int ranks = 2; ranks <= 16; ++ranks)
+    EXPECT_EQ(largest_idle(make_pipeline_table("DualPipeV", {ranks, 64})), ranks - 1) << ranks;
 }
 
 TEST(PipelineBubble, OfZeroBubbleH1IsForwardPlusInputMinusWeight) {
@@ -350,6 +359,9 @@ TEST(PipelineMemory, IsWhatThePapersSay) {
     EXPECT_EQ(peak(make_pipeline_table("ZBH1", {ranks, 64})), ranks);
     // Two stages on a rank: 2 are one of 1F1B's.
     EXPECT_EQ(peak(make_pipeline_table("ZBVZeroBubble", {ranks, 64})), 2 * ranks);
+    EXPECT_EQ(peak(make_pipeline_table("DualPipeV", {ranks, 64})), 2 * ranks + 1);
+    EXPECT_EQ(peak(make_pipeline_table("Interleaved1F1B", {ranks, 4 * ranks})), 2 * ranks + ranks - 1);
+    EXPECT_EQ(peak(make_pipeline_table("InterleavedZeroBubble", {ranks, 4 * ranks})), 2 * ranks);
     EXPECT_LE(peak(make_pipeline_table("VHalf", {ranks, 64})), ranks + 2);
     EXPECT_LE(peak(make_pipeline_table("VMin", {ranks, 64})), 2 * ((ranks + 2) / 3 + 1));
   }
