@@ -415,6 +415,40 @@ TEST(PipelineErrors, NameAShapeThatChanged) {
   });
 }
 
+TEST(PipelineErrors, AStageThatFailsStopsTheOtherRanks) {
+  if (ranks_are_processes()) GTEST_SKIP() << "the ranks are threads of its own";
+  for (const int failing : {0, 1, 2}) {
+    const auto train = [&](int rank) {
+      const mt::PipelineTable table = mt::make_pipeline_table("ZBH1", {3, 6});
+      int calls = 0;
+      const auto forward = [&](const std::vector<Tensor>& in) {
+        TORCH_CHECK(rank != failing || ++calls < 3, "the weather is bad");
+        return std::vector<Tensor>{in[0] * 2};
+      };
+      mt::Pipeline pipeline({mt::PipelineStage(forward, rank, 3, {})}, table, squared_error);
+      pipeline.step({numbers({6, 2}).requires_grad_()}, numbers({6, 2}));
+    };
+    try {
+      mt::spawn(3, train);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const mt::RankError& error) {
+      EXPECT_EQ(error.rank(), failing);
+      EXPECT_NE(std::string(error.what()).find("the weather is bad"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(PipelineErrors, RanksWithDifferentTablesDisagree) {
+  on_ranks(2, [](int rank) {
+    const mt::PipelineTable table = mt::make_pipeline_table(rank == 0 ? "GPipe" : "1F1B", {2, 3});
+    const RankModel mine = model_of_rank(table, mlp(2), mlp(2), mt::Group());
+    mt::Pipeline pipeline(mine.stages, table, squared_error);
+    const std::string error = error_of([&] { pipeline.step({batch(3, 0)}, target_for(2, 3, 0)); });
+    EXPECT_NE(error.find("disagree"), std::string::npos) << error;
+    EXPECT_NE(error.find("do: "), std::string::npos) << error;
+  });
+}
+
 TEST(PipelineSplit, KeepsNamesAndSharesChildren) {
   torch::nn::Sequential model = mlp(2);  // linear0, tanh0, … tanh2
   const auto names = [](const std::vector<torch::nn::Sequential>& parts) {
