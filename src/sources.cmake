@@ -51,6 +51,17 @@ set(meshtorch_core_sources
   checkpoint/plan/dcp_metadata.cc
   checkpoint/plan/index.cc
   checkpoint/plan/pickle.cc
+  pipeline/schedule/best.cc
+  pipeline/schedule/clock.cc
+  pipeline/schedule/facts.cc
+  pipeline/schedule/families.cc
+  pipeline/schedule/lower.cc
+  pipeline/schedule/move_weights.cc
+  pipeline/schedule/play.cc
+  pipeline/schedule/prove.cc
+  pipeline/schedule/row_writer.cc
+  pipeline/schedule/table.cc
+  pipeline/schedule/v_families.cc
   debug/report/layouts.cc
   debug/report/page.cc
   debug/report/timeline.cc)
@@ -247,6 +258,11 @@ set(meshtorch_torch_sources
   data_parallel/replicate.cc
   data_parallel/sharded_parameter.cc
   data_parallel/unused_parameters.cc
+  pipeline/pipeline.cc
+  pipeline/pipeline_run.cc
+  pipeline/split.cc
+  pipeline/split_backward.cc
+  pipeline/stage_messages.cc
   debug/comm_debug_mode.cc
   debug/comm_tables.cc
   debug/data_parallel_memory.cc

@@ -30,6 +30,8 @@
 #include "meshtorch/nn.h"
 #include "meshtorch/parallel_style.h"
 #include "meshtorch/parallelize.h"
+#include "meshtorch/pipeline.h"
+#include "meshtorch/pipeline_schedule.h"
 #include "meshtorch/placement.h"
 #include "meshtorch/point_to_point.h"
 #include "meshtorch/process_group.h"

@@ -159,7 +159,14 @@ void ParameterGroup::keep_hooks() {
     call_on_gradient(parameters_[i].tensor(), weak_from_this(), i);
 }
 
+namespace {
+thread_local std::uint64_t forwards = 0;
+}  // namespace
+
+std::uint64_t ParameterGroup::forwards_of_thread() { return forwards; }
+
 void ParameterGroup::before_forward(const std::vector<at::Tensor*>& inputs) {
+  ++forwards;
   const bool is_again = is_running_backward();  // what a backward pass computes again
   if (is_in_backward_ && !is_again && !settings_.ends_backward_by_hand) abandon_backward();
   keep_hooks();

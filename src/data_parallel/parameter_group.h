@@ -61,6 +61,8 @@ class MESHTORCH_FOR_PYTHON ParameterGroup : public std::enable_shared_from_this<
   bool is_new() const { return !is_root_.has_value(); }
   void become_root_of(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor*>& inputs);
   void before_forward(const std::vector<at::Tensor*>& inputs);
+  // How often before_forward() was called on this thread, of any group.
+  static std::uint64_t forwards_of_thread();
   void after_forward(const std::vector<at::Tensor*>& outputs, bool is_last = true);
 
   // Takes another object, which a module holds now, for one of its parameters: a DTensor of the same shape.

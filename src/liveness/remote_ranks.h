@@ -8,7 +8,8 @@
 
 namespace meshtorch::internal {
 
-// Writes an exit reason to the store of a world, for ranks that share no memory. Neither waits long nor throws.
+// Writes an exit reason to the store of a world, for ranks that share no memory. Neither waits long nor
+// throws.
 void write_exit_reason(const c10::intrusive_ptr<c10d::Store>& world_store, int rank,
                        const std::string& words);
 
@@ -20,7 +21,8 @@ class RemoteRanks {
               const std::vector<std::int64_t>& ranks, int rank, const std::vector<int>& here,
               const std::string& address);
 
-  // Who is at fault, as far as exit reasons and the address in the backend's words tell; else who is elsewhere.
+  // Who is at fault, as far as exit reasons and the address in the backend's words tell; else who is
+  // elsewhere.
   std::string explain(const std::string& backend_words) const;
   // "rank 2 on host-b (10.0.0.2) or rank 3 on …": all of them.
   std::string names() const { return names(""); }

@@ -20,7 +20,8 @@ Reader chosen_reader() {
       {"safetensors", read_safetensors},           {"model_index", read_model_index},
       {"checkpoint_index", read_checkpoint_index}, {"rule", read_rule},
       {"llama_config", read_llama_config},         {"flight_records", read_flight_records},
-      {"training_log", read_training_log},         {"dcp_metadata", read_dcp_metadata}};
+      {"training_log", read_training_log},         {"dcp_metadata", read_dcp_metadata},
+      {"pipeline_table", read_pipeline_table}};
 #endif
   const char* name = std::getenv("MESHTORCH_FUZZ");
   const auto found = readers.find(name == nullptr ? "" : name);

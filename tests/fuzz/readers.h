@@ -14,6 +14,7 @@ void read_llama_config(const std::string& text);
 void read_training_log(const std::string& line);
 void read_flight_records(const std::string& lines);  // one rank a line
 void read_dcp_metadata(const std::string& bytes);
+void read_pipeline_table(const std::string& text);
 void read_plan(const std::string& text);
 
 // Ends the process with these words unless `holds`: the fuzzer keeps the input.

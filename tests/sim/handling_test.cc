@@ -1,4 +1,5 @@
-// The table of handlings: nothing in it is out of reach, and each correction of LibTorch is needed, and no other.
+// The table of handlings: nothing in it is out of reach, and each correction of LibTorch is needed, and no
+// other.
 #include <set>
 
 #include "../dist/samples.h"

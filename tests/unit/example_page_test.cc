@@ -15,11 +15,14 @@ std::string text_of(const std::string& path) {
 }
 
 TEST(ExamplesOnPages, AreTheProgramsThatAreRun) {
-  const std::string program = text_of("examples/data_parallel.cc");
-  const std::string without_comment = program.substr(program.find('\n') + 1);
-  ASSERT_FALSE(without_comment.empty());
-  EXPECT_NE(text_of("docs/data_parallel.md").find("```cpp\n" + without_comment + "```\n"), std::string::npos)
-      << "do: copy examples/data_parallel.cc, but for its first line, to docs/data_parallel.md";
+  for (const std::string name : {"data_parallel", "pipeline"}) {
+    const std::string page = name == "pipeline" ? "docs/pipelines.md" : "docs/data_parallel.md";
+    const std::string program = text_of("examples/" + name + ".cc");
+    const std::string without_comment = program.substr(program.find('\n') + 1);
+    ASSERT_FALSE(without_comment.empty());
+    EXPECT_NE(text_of(page).find("```cpp\n" + without_comment + "```\n"), std::string::npos)
+        << "do: copy examples/" << name << ".cc, but for its first line, to " << page;
+  }
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ const std::vector<std::string> kFloorPlan{
     "core",      "rules",         "propagate", "redistribute", "safetensors", "runtime",   "kernels",
     "signature", "liveness",      "agreement", "backends",     "world",       "transport", "collectives",
     "mesh",      "tensor",        "operator",  "local",        "prove",       "dispatch",  "decompose",
-    "nn",        "data_parallel", "debug",     "checkpoint"};
+    "nn",        "data_parallel", "pipeline",  "debug",        "checkpoint"};
 // The table of decompositions is read while LibTorch loads the library, so that nobody above can hand it
 // down.
 const std::set<std::string> kDefinedAbove{"decompositions"};
