@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "meshtorch/api.h"
@@ -30,13 +31,12 @@ namespace internal {
 class PipelineImpl;
 }  // namespace internal
 
-// A holder of a module from one tensor to one tensor.
+// A holder of a module from one tensor to one tensor. See the example at the top.
 template <class Module>
-concept StageModule = requires(Module module, at::Tensor tensor) {
-  module.ptr();
-  { module->forward(tensor) } -> std::convertible_to<at::Tensor>;
-};
+concept StageModule =
+    std::convertible_to<decltype(std::declval<Module&>()->forward(std::declval<at::Tensor>())), at::Tensor>;
 
+// One stage of a model, on this rank. See the example at the top.
 class MESHTORCH_API PipelineStage {
  public:
   // From the tensors of the stage before, or the inputs of the step, to those of the stage after, or what the
@@ -81,12 +81,14 @@ enum class PipelineLossScale : std::uint8_t {
   none,           // for a loss that is a sum, or that divides by a number of the whole batch itself
 };
 
+// How a pipeline runs its table.
 struct PipelineOptions {
   PipelineLossScale loss_scale = PipelineLossScale::share_of_rows;
   bool keeps_outputs =
       true;  // if not, the outputs of step() are empty: a micro-batch's are freed when it has its loss
 };
 
+// What a step gives to each rank.
 struct PipelineResult {
   // On the rank of the last stage; undefined and empty elsewhere.
   at::Tensor loss = {};
@@ -96,6 +98,7 @@ struct PipelineResult {
   std::vector<PlannedAction> timeline = {};
 };
 
+// The stages of this rank and the table by which all ranks run theirs. See the example at the top.
 class MESHTORCH_API Pipeline {
  public:
   // The stages that this rank has in the table. The table is proved first. Without a loss, only forward() can

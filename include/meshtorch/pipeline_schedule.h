@@ -15,6 +15,7 @@
 
 namespace meshtorch {
 
+// What one rank does in one step of the table.
 struct MESHTORCH_API PipelineAction {
   enum class Kind : std::uint8_t {
     idle,              // an empty entry
@@ -41,6 +42,7 @@ struct MESHTORCH_API PipelineAction {
   friend bool operator==(const PipelineAction&, const PipelineAction&) = default;
 };
 
+// A schedule: a row of actions for each rank.
 struct MESHTORCH_API PipelineTable {
   std::vector<std::vector<PipelineAction>> rows;  // one for each rank
 
@@ -59,6 +61,7 @@ struct PipelineTimes {
   double message = 0;  // from the end of an action to where another rank can use its result
 };
 
+// An action and the time at which it runs.
 struct PlannedAction {
   PipelineAction action;
   double begin = 0;
@@ -92,6 +95,7 @@ MESHTORCH_API PipelineTable add_messages(const PipelineTable& table, const Pipel
 // next `max_active` stages that it runs.
 MESHTORCH_API PipelineTable add_gathers(const PipelineTable& table, int max_active = 3);
 
+// How large a schedule is.
 struct PipelineSize {
   int ranks = 1;
   int microbatches = 1;
@@ -106,6 +110,7 @@ MESHTORCH_API const std::vector<std::string>& pipeline_schedule_names();
 // PyTorch has are in its order. Throws std::invalid_argument if the schedule does not exist in this size.
 MESHTORCH_API PipelineTable make_pipeline_table(std::string_view name, const PipelineSize& size);
 
+// The schedule that best_pipeline_table chose.
 struct PipelineChoice {
   std::string schedule;
   PipelineTable table;

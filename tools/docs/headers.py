@@ -24,6 +24,7 @@ class Entry:
 _NAMED = [
     ("class", re.compile(r"^(?:template <.*?>\s*)?(?:class|struct)\s+(?:MESHTORCH_API\s+|\[\[\w+\]\]\s+)*(\w+)", re.S)),
     ("enum", re.compile(r"^enum class\s+(?:MESHTORCH_API\s+)?(\w+)")),
+    ("concept", re.compile(r"^template <.*?>\s*concept\s+(\w+)\s*=", re.S)),
     ("alias", re.compile(r"^(?:template <.*?>\s*)?using\s+(\w+)\s*=", re.S)),
     ("module", re.compile(r"^MESHTORCH_(?:NN|MODULE)\((\w+)\)")),
     ("constant", re.compile(r"^(?:MESHTORCH_API\s+)?(?:inline |extern )*const(?:expr)?\s[^(]*?(\w+)\s*(?:=|;|\{)")),
