@@ -9,8 +9,7 @@
 
 namespace meshtorch::internal {
 
-// Types and sizes of what the stages with their outputs on this rank pass on, and of what it receives, by
-// stage and micro-batch.
+// Types and sizes of what the stages of this rank receive and pass on, by stage and micro-batch.
 struct KnownFacts {
   std::map<std::pair<int, int>, std::vector<TensorFacts>> inputs;
   std::map<std::pair<int, int>, std::vector<TensorFacts>> outputs;

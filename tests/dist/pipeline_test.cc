@@ -6,13 +6,14 @@ namespace {
 
 using torch::Tensor;
 
-constexpr int kWidth = 5;
+constexpr int kInputWidth = 5;
 
 // A Sequential with some more children than stages; parameters are equal on all ranks.
-torch::nn::Sequential mlp(int stages) {
+torch::nn::Sequential tanh_layers(int stages) {
   torch::nn::Sequential model;
   for (int i = 0; i <= stages; ++i) {
-    model->push_back("linear" + std::to_string(i), torch::nn::Linear(kWidth + i % 3, kWidth + (i + 1) % 3));
+    model->push_back("linear" + std::to_string(i),
+                     torch::nn::Linear(kInputWidth + i % 3, kInputWidth + (i + 1) % 3));
     model->push_back("tanh" + std::to_string(i), torch::nn::Tanh());
   }
   const torch::NoGradGuard no_grad;
@@ -23,9 +24,9 @@ torch::nn::Sequential mlp(int stages) {
   return model;
 }
 
-Tensor batch(int64_t rows, int seed) { return numbers({rows, kWidth}, torch::kDouble, 100 + seed); }
-Tensor target_for(int stages, int64_t rows, int seed) {
-  return numbers({rows, kWidth + (stages + 1) % 3}, torch::kDouble, 200 + seed);
+Tensor input_rows(int64_t rows, int seed) { return numbers({rows, kInputWidth}, torch::kDouble, 100 + seed); }
+Tensor target_rows(int stages, int64_t rows, int seed) {
+  return numbers({rows, kInputWidth + (stages + 1) % 3}, torch::kDouble, 200 + seed);
 }
 
 Tensor squared_error(const Tensor& output, const Tensor& target) { return torch::mse_loss(output, target); }
@@ -60,8 +61,8 @@ RankModel model_of_rank(const mt::PipelineTable& table, torch::nn::Sequential mo
   return mine;
 }
 
-void expect_equal(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected,
-                  const std::string& what) {
+void expect_close_lists(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected,
+                        const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
   for (std::size_t i = 0; i < actual.size(); ++i) {
     ASSERT_EQ(actual[i].defined(), expected[i].defined()) << what << " " << i;
@@ -114,16 +115,16 @@ TEST_P(PipelineTraining, EqualsOneDeviceAfterTenSteps) {
     const mt::PipelineTable table =
         mt::make_pipeline_table(param.schedule, {param.ranks, param.microbatches});
     const int stages = mt::prove(table).stages;
-    torch::nn::Sequential plain = mlp(stages);
-    const RankModel mine = model_of_rank(table, mlp(stages), plain, mesh["pp"]);
+    torch::nn::Sequential plain = tanh_layers(stages);
+    const RankModel mine = model_of_rank(table, tanh_layers(stages), plain, mesh["pp"]);
     mt::Pipeline pipeline(mine.stages, table, squared_error);
     torch::optim::Adam optimizer(mine.parameters, torch::optim::AdamOptions(0.01));
     torch::optim::Adam plain_optimizer(plain->parameters(), torch::optim::AdamOptions(0.01));
     const bool has_last = mt::prove(table).rank_of_stage.back() == rank;
     const int64_t rows = 2 * param.microbatches + 1;
     for (int step = 0; step < 10; ++step) {
-      const Tensor x = batch(rows, step);
-      const Tensor target = target_for(stages, rows, step);
+      const Tensor x = input_rows(rows, step);
+      const Tensor target = target_rows(stages, rows, step);
       const Tensor output = plain->forward(x);
       const Tensor loss = squared_error(output, target);
       loss.backward();
@@ -136,7 +137,7 @@ TEST_P(PipelineTraining, EqualsOneDeviceAfterTenSteps) {
       } else {
         EXPECT_FALSE(result.loss.defined());
       }
-      expect_equal(gradients_of(mine.parameters), gradients_of(mine.expected), "gradient");
+      expect_close_lists(gradients_of(mine.parameters), gradients_of(mine.expected), "gradient");
       if (step % 2 == 0) continue;
       for (torch::optim::Optimizer* each : {static_cast<torch::optim::Optimizer*>(&optimizer),
                                             static_cast<torch::optim::Optimizer*>(&plain_optimizer)}) {
@@ -144,7 +145,7 @@ TEST_P(PipelineTraining, EqualsOneDeviceAfterTenSteps) {
         each->zero_grad();
       }
     }
-    expect_equal(mine.parameters, mine.expected, "parameter");
+    expect_close_lists(mine.parameters, mine.expected, "parameter");
   });
 }
 
@@ -153,13 +154,13 @@ TEST(Pipeline, TakesAnyTableThatPassesTheProof) {
     // Rank 1 has the first and the last stage.
     const mt::PipelineTable table =
         mt::PipelineTable::from_csv("1F0,1F1,,1I0,1B1,1W0\n0F0,0F1,2F0,2F1,2I0,2I1,2W1,0B0,2W0,0I1,0W1\n");
-    torch::nn::Sequential plain = mlp(3);
-    const RankModel mine = model_of_rank(table, mlp(3), plain, mt::Group());
+    torch::nn::Sequential plain = tanh_layers(3);
+    const RankModel mine = model_of_rank(table, tanh_layers(3), plain, mt::Group());
     mt::Pipeline pipeline(mine.stages, table, squared_error);
-    const Tensor target = target_for(3, 5, 1);
-    squared_error(plain->forward(batch(5, 1)), target).backward();
-    const mt::PipelineResult result = pipeline.step({batch(5, 1)}, target);
-    expect_equal(gradients_of(mine.parameters), gradients_of(mine.expected), "gradient");
+    const Tensor target = target_rows(3, 5, 1);
+    squared_error(plain->forward(input_rows(5, 1)), target).backward();
+    const mt::PipelineResult result = pipeline.step({input_rows(5, 1)}, target);
+    expect_close_lists(gradients_of(mine.parameters), gradients_of(mine.expected), "gradient");
     EXPECT_EQ(result.loss.defined(), rank == 1);
   });
 }
@@ -167,9 +168,9 @@ TEST(Pipeline, TakesAnyTableThatPassesTheProof) {
 TEST(Pipeline, RunsTheRowOfItsRankInOrder) {
   on_ranks(2, [](int rank) {
     const mt::PipelineTable table = mt::make_pipeline_table("1F1B", {2, 3});
-    const RankModel mine = model_of_rank(table, mlp(2), mlp(2), mt::Group());
+    const RankModel mine = model_of_rank(table, tanh_layers(2), tanh_layers(2), mt::Group());
     mt::Pipeline pipeline(mine.stages, table, squared_error);
-    const mt::PipelineResult result = pipeline.step({batch(3, 0)}, target_for(2, 3, 0));
+    const mt::PipelineResult result = pipeline.step({input_rows(3, 0)}, target_rows(2, 3, 0));
     std::vector<mt::PipelineAction> actions;
     double now = 0;
     for (const mt::PlannedAction& done : result.timeline) {
@@ -186,16 +187,16 @@ TEST(Pipeline, RunsTheRowOfItsRankInOrder) {
 TEST(Pipeline, GoesForwardWithoutGradients) {
   on_ranks(2, [](int rank) {
     const mt::PipelineTable table = mt::make_pipeline_table("ZBVZeroBubble", {2, 4});
-    torch::nn::Sequential plain = mlp(4);
-    const RankModel mine = model_of_rank(table, mlp(4), plain, mt::Group());
+    torch::nn::Sequential plain = tanh_layers(4);
+    const RankModel mine = model_of_rank(table, tanh_layers(4), plain, mt::Group());
     mt::Pipeline pipeline(mine.stages, table);
-    const std::vector<Tensor> outputs = pipeline.forward({batch(6, 3)});
+    const std::vector<Tensor> outputs = pipeline.forward({input_rows(6, 3)});
     ASSERT_EQ(outputs.size(), rank == 0 ? 1U : 0U);
     if (rank == 0) {
-      EXPECT_TRUE(is_close(outputs[0], plain->forward(batch(6, 3)).detach(), 1e-9));
+      EXPECT_TRUE(is_close(outputs[0], plain->forward(input_rows(6, 3)).detach(), 1e-9));
       EXPECT_FALSE(outputs[0].requires_grad());
     }
-    EXPECT_EQ(error_of([&] { pipeline.step({batch(6, 3)}, target_for(4, 6, 3)); }),
+    EXPECT_EQ(error_of([&] { pipeline.step({input_rows(6, 3)}, target_rows(4, 6, 3)); }),
               "meshtorch: step of a pipeline whose loss was not given\n  do: give it a loss, or call "
               "forward(inputs)");
   });
@@ -204,13 +205,13 @@ TEST(Pipeline, GoesForwardWithoutGradients) {
 TEST(Pipeline, TrainsAfterItWentForward) {
   on_ranks(2, [](int) {
     const mt::PipelineTable table = mt::make_pipeline_table("GPipe", {2, 2});
-    torch::nn::Sequential plain = mlp(2);
-    const RankModel mine = model_of_rank(table, mlp(2), plain, mt::Group());
+    torch::nn::Sequential plain = tanh_layers(2);
+    const RankModel mine = model_of_rank(table, tanh_layers(2), plain, mt::Group());
     mt::Pipeline pipeline(mine.stages, table, squared_error);
-    pipeline.forward({batch(4, 0)});
-    pipeline.step({batch(4, 0)}, target_for(2, 4, 0));
-    squared_error(plain->forward(batch(4, 0)), target_for(2, 4, 0)).backward();
-    expect_equal(gradients_of(mine.parameters), gradients_of(mine.expected), "gradient");
+    pipeline.forward({input_rows(4, 0)});
+    pipeline.step({input_rows(4, 0)}, target_rows(2, 4, 0));
+    squared_error(plain->forward(input_rows(4, 0)), target_rows(2, 4, 0)).backward();
+    expect_close_lists(gradients_of(mine.parameters), gradients_of(mine.expected), "gradient");
   });
 }
 
@@ -245,16 +246,16 @@ TEST(Pipeline, PassesAnyTensorsBetweenStages) {
 TEST(Pipeline, DoesNotScaleALossThatIsASum) {
   on_ranks(2, [](int rank) {
     const mt::PipelineTable table = mt::make_pipeline_table("1F1B", {2, 3});
-    torch::nn::Sequential plain = mlp(2);
-    const RankModel mine = model_of_rank(table, mlp(2), plain, mt::Group());
+    torch::nn::Sequential plain = tanh_layers(2);
+    const RankModel mine = model_of_rank(table, tanh_layers(2), plain, mt::Group());
     const auto loss = [](const Tensor& output, const Tensor& target) {
       return (output - target).square().sum() / 7;
     };
     mt::Pipeline pipeline(mine.stages, table, loss, {.loss_scale = mt::PipelineLossScale::none});
-    const mt::PipelineResult result = pipeline.step({batch(4, 0)}, target_for(2, 4, 0));
-    const Tensor expected = loss(plain->forward(batch(4, 0)), target_for(2, 4, 0));
+    const mt::PipelineResult result = pipeline.step({input_rows(4, 0)}, target_rows(2, 4, 0));
+    const Tensor expected = loss(plain->forward(input_rows(4, 0)), target_rows(2, 4, 0));
     expected.backward();
-    expect_equal(gradients_of(mine.parameters), gradients_of(mine.expected), "gradient");
+    expect_close_lists(gradients_of(mine.parameters), gradients_of(mine.expected), "gradient");
     if (rank != 1) return;
     EXPECT_TRUE(is_close(result.loss, expected.detach(), 1e-9));
   });
@@ -263,27 +264,27 @@ TEST(Pipeline, DoesNotScaleALossThatIsASum) {
 TEST(Pipeline, KeepsNoOutputsIfItIsNotAsked) {
   on_ranks(2, [](int rank) {
     const mt::PipelineTable table = mt::make_pipeline_table("1F1B", {2, 2});
-    const RankModel mine = model_of_rank(table, mlp(2), mlp(2), mt::Group());
+    const RankModel mine = model_of_rank(table, tanh_layers(2), tanh_layers(2), mt::Group());
     mt::Pipeline pipeline(mine.stages, table, squared_error, {.keeps_outputs = false});
-    const mt::PipelineResult result = pipeline.step({batch(4, 0)}, target_for(2, 4, 0));
+    const mt::PipelineResult result = pipeline.step({input_rows(4, 0)}, target_rows(2, 4, 0));
     EXPECT_TRUE(result.outputs.empty());
     EXPECT_EQ(result.loss.defined(), rank == 1);
-    EXPECT_EQ(pipeline.forward({batch(4, 0)}).size(), rank == 1 ? 1U : 0U);
+    EXPECT_EQ(pipeline.forward({input_rows(4, 0)}).size(), rank == 1 ? 1U : 0U);
   });
 }
 
 TEST(Pipeline, ForgetsShapesWhenItIsTold) {
   on_ranks(2, [](int) {
     const mt::PipelineTable table = mt::make_pipeline_table("1F1B", {2, 2});
-    torch::nn::Sequential plain = mlp(2);
-    const RankModel mine = model_of_rank(table, mlp(2), plain, mt::Group());
+    torch::nn::Sequential plain = tanh_layers(2);
+    const RankModel mine = model_of_rank(table, tanh_layers(2), plain, mt::Group());
     mt::Pipeline pipeline(mine.stages, table, squared_error);
     for (const int64_t rows : {4, 6, 5}) {
       pipeline.forget_shapes();
-      pipeline.step({batch(rows, 0)}, target_for(2, rows, 0));
-      squared_error(plain->forward(batch(rows, 0)), target_for(2, rows, 0)).backward();
+      pipeline.step({input_rows(rows, 0)}, target_rows(2, rows, 0));
+      squared_error(plain->forward(input_rows(rows, 0)), target_rows(2, rows, 0)).backward();
     }
-    expect_equal(gradients_of(mine.parameters), gradients_of(mine.expected), "gradient");
+    expect_close_lists(gradients_of(mine.parameters), gradients_of(mine.expected), "gradient");
   });
 }
 
@@ -364,7 +365,9 @@ TEST_P(PipelineWith, TrainsAsOneDevice) {
 
 TEST(PipelineErrors, NameTheStagesOfARank) {
   on_ranks(2, [](int rank) {
-    const auto stage = [](int index, int count) { return mt::PipelineStage(mlp(2), index, count, {}); };
+    const auto stage = [](int index, int count) {
+      return mt::PipelineStage(tanh_layers(2), index, count, {});
+    };
     const mt::PipelineTable table = mt::make_pipeline_table("1F1B", {2, 2});
     EXPECT_EQ(error_of([&] { mt::Pipeline({stage(1 - rank, 2)}, table); }),
               "meshtorch: rank " + std::to_string(rank) + " of the pipeline got the stages " +
@@ -389,12 +392,12 @@ TEST(PipelineErrors, NameTheStagesOfARank) {
 
 TEST(PipelineErrors, NameABatchOfTooFewRows) {
   on_ranks(1, [](int) {
-    mt::Pipeline pipeline({mt::PipelineStage(mlp(0), 0, 1, {})}, mt::make_pipeline_table("GPipe", {1, 4}),
-                          squared_error);
-    EXPECT_EQ(error_of([&] { pipeline.step({batch(3, 0)}, target_for(0, 4, 0)); }),
+    mt::Pipeline pipeline({mt::PipelineStage(tanh_layers(0), 0, 1, {})},
+                          mt::make_pipeline_table("GPipe", {1, 4}), squared_error);
+    EXPECT_EQ(error_of([&] { pipeline.step({input_rows(3, 0)}, target_rows(0, 4, 0)); }),
               "meshtorch: an input of a pipeline with 4 micro-batches is of shape [3, 5]\n  do: give a "
               "tensor of 4 rows or more along dim 0");
-    EXPECT_EQ(error_of([&] { pipeline.step({batch(4, 0)}, {}); }),
+    EXPECT_EQ(error_of([&] { pipeline.step({input_rows(4, 0)}, {}); }),
               "meshtorch: the target of a pipeline with 4 micro-batches is undefined\n  do: give a tensor of "
               "4 rows or more along dim 0");
   });
@@ -403,12 +406,12 @@ TEST(PipelineErrors, NameABatchOfTooFewRows) {
 TEST(PipelineErrors, NameAShapeThatChanged) {
   on_ranks(2, [](int rank) {
     const mt::PipelineTable table = mt::make_pipeline_table("GPipe", {2, 1});
-    const RankModel mine = model_of_rank(table, mlp(2), mlp(2), mt::Group());
+    const RankModel mine = model_of_rank(table, tanh_layers(2), tanh_layers(2), mt::Group());
     mt::Pipeline pipeline(mine.stages, table, squared_error);
-    pipeline.step({batch(2, 0)}, target_for(2, 2, 0));
+    pipeline.step({input_rows(2, 0)}, target_rows(2, 2, 0));
     if (rank == 1) return;
     EXPECT_EQ(
-        error_of([&] { pipeline.step({batch(3, 0)}, {}); }),
+        error_of([&] { pipeline.step({input_rows(3, 0)}, {}); }),
         "meshtorch: stage 0 passes on Double[3, 7], requires_grad for micro-batch 0, and passed on Double[2, "
         "7], requires_grad in the "
         "first step\n  do: give batches of one shape, or call forget_shapes() on all ranks of the pipeline");
@@ -441,16 +444,16 @@ TEST(PipelineErrors, AStageThatFailsStopsTheOtherRanks) {
 TEST(PipelineErrors, RanksWithDifferentTablesDisagree) {
   on_ranks(2, [](int rank) {
     const mt::PipelineTable table = mt::make_pipeline_table(rank == 0 ? "GPipe" : "1F1B", {2, 3});
-    const RankModel mine = model_of_rank(table, mlp(2), mlp(2), mt::Group());
+    const RankModel mine = model_of_rank(table, tanh_layers(2), tanh_layers(2), mt::Group());
     mt::Pipeline pipeline(mine.stages, table, squared_error);
-    const std::string error = error_of([&] { pipeline.step({batch(3, 0)}, target_for(2, 3, 0)); });
+    const std::string error = error_of([&] { pipeline.step({input_rows(3, 0)}, target_rows(2, 3, 0)); });
     EXPECT_NE(error.find("disagree"), std::string::npos) << error;
     EXPECT_NE(error.find("do: "), std::string::npos) << error;
   });
 }
 
 TEST(PipelineSplit, KeepsNamesAndSharesChildren) {
-  torch::nn::Sequential model = mlp(2);  // linear0, tanh0, … tanh2
+  torch::nn::Sequential model = tanh_layers(2);  // linear0, tanh0, … tanh2
   const auto names = [](const std::vector<torch::nn::Sequential>& parts) {
     std::vector<std::vector<std::string>> all;
     for (const torch::nn::Sequential& part : parts) all.push_back(part->named_children().keys());

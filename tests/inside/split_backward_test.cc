@@ -10,14 +10,14 @@ namespace {
 using namespace internal;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
-using Function = std::function<Tensors(const Tensors& inputs, const Tensors& parameters)>;
+using StageFunction = std::function<Tensors(const Tensors& inputs, const Tensors& parameters)>;
 
 struct Gradients {
   Tensors of_inputs;
   Tensors of_parameters;
 };
 
-Tensors leaves(std::size_t count, int64_t seed) {
+Tensors leaf_tensors(std::size_t count, int64_t seed) {
   Tensors tensors;
   for (std::size_t i = 0; i < count; ++i)
     tensors.push_back(numbers({3, 3}, torch::kDouble, seed + static_cast<int64_t>(i)).requires_grad_());
@@ -41,16 +41,16 @@ Tensors gradients_of(const Tensors& tensors) {
   return gradients;
 }
 
-Gradients in_one(const Function& function) {
-  const Tensors inputs = leaves(2, 1);
-  const Tensors parameters = leaves(3, 11);
+Gradients gradients_in_one(const StageFunction& function) {
+  const Tensors inputs = leaf_tensors(2, 1);
+  const Tensors parameters = leaf_tensors(3, 11);
   run_backward(start_of(function(inputs, parameters)));
   return {gradients_of(inputs), gradients_of(parameters)};
 }
 
-Gradients in_halves(const Function& function) {
-  const Tensors inputs = leaves(2, 1);
-  const Tensors parameters = leaves(3, 11);
+Gradients gradients_in_halves(const StageFunction& function) {
+  const Tensors inputs = leaf_tensors(2, 1);
+  const Tensors parameters = leaf_tensors(3, 11);
   const InputGradients first = run_input_backward(start_of(function(inputs, parameters)), inputs);
   for (const Tensor& parameter : parameters) EXPECT_FALSE(parameter.grad().defined());
   run_backward(first.parameters);
@@ -66,9 +66,9 @@ void expect_alike(const Tensors& actual, const Tensors& expected) {
   }
 }
 
-void expect_equal_halves(const Function& function) {
-  const Gradients expected = in_one(function);
-  const Gradients actual = in_halves(function);
+void expect_equal_halves(const StageFunction& function) {
+  const Gradients expected = gradients_in_one(function);
+  const Gradients actual = gradients_in_halves(function);
   expect_alike(actual.of_inputs, expected.of_inputs);
   expect_alike(actual.of_parameters, expected.of_parameters);
 }
@@ -139,8 +139,8 @@ Tensor counted(const Tensor& input, int& runs, const std::shared_ptr<int>& token
 TEST(SplitBackward, ComputesNothingTwice) {
   int of_input = 0;
   int of_parameter = 0;
-  const Tensors x = leaves(1, 1);
-  const Tensors w = leaves(2, 2);
+  const Tensors x = leaf_tensors(1, 1);
+  const Tensors w = leaf_tensors(2, 2);
   const Tensor y = counted(counted(x[0], of_input).mm(counted(w[0], of_parameter)), of_input).mm(w[1]);
   const InputGradients first = run_input_backward(start_of({y}), x);
   EXPECT_EQ(of_input, 2);
@@ -154,8 +154,8 @@ TEST(SplitBackward, ComputesNothingTwice) {
 TEST(SplitBackward, FreesWhatLeadsToNoParameter) {
   int runs = 0;
   const auto token = std::make_shared<int>();
-  const Tensors x = leaves(1, 1);
-  const Tensors w = leaves(2, 2);
+  const Tensors x = leaf_tensors(1, 1);
+  const Tensors w = leaf_tensors(2, 2);
   BackwardStart start = start_of({counted(x[0].mm(w[0]), runs, token).mm(w[1])});
   EXPECT_GT(token.use_count(), 1);
   const InputGradients first = run_input_backward(std::exchange(start, {}), x);
@@ -164,8 +164,8 @@ TEST(SplitBackward, FreesWhatLeadsToNoParameter) {
 }
 
 TEST(SplitBackward, OfADeepGraph) {
-  const Tensors x = leaves(1, 1);
-  const Tensors w = leaves(1, 2);
+  const Tensors x = leaf_tensors(1, 1);
+  const Tensors w = leaf_tensors(1, 2);
   Tensor y = x[0];
   for (int i = 0; i < 30000; ++i) y = y + w[0];
   const InputGradients first = run_input_backward(
