@@ -109,7 +109,7 @@ def problems(root):
     for entry in entries:
         if entry.kind not in ("module",) and not entry.comment:
             missing.append(f"{entry.header}: {entry.full_name} has no comment")
-        if entry.kind not in ("module", "macro", "alias", "constant") and entry.full_name not in examples:
+        if entry.kind not in ("module", "macro", "alias", "constant", "concept") and entry.full_name not in examples:
             missing.append(f"{entry.header}: {entry.full_name} has no example")
     return sorted(set(missing)), len(entries)
 
