@@ -168,9 +168,11 @@ def test_plain_tensors_mix_only_inside_implicit_replication(w):
         split + torch.ones(4)
 
 
+@pytest.mark.skipif(find_spec("spmd_types") is None, reason="the package spmd_types is not installed")
 @on_gloo_ranks(size=2)
 def test_spmd_types_check_the_function(w):
-    SpmdTypeError = pytest.importorskip("spmd_types").SpmdTypeError
+    from spmd_types import SpmdTypeError
+
     mesh = w.mesh()
     plain = [(torch.arange(30.0).view(5, 6) / 7).cos().requires_grad_(), (torch.arange(24.0).view(6, 4) / 5).sin().requires_grad_()]
     x, weight = (distribute_tensor(t.detach(), mesh, p).requires_grad_() for t, p in zip(plain, (ROWS, WHOLE)))
