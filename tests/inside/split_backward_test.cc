@@ -1,8 +1,8 @@
 // Backward in two halves gives the gradients of one backward, computes nothing twice and frees what it can.
 #include "pipeline/split_backward.h"
 
-#include "autograd/differentiable.h"
 #include "numbers.h"
+#include "runtime/differentiable.h"
 
 namespace meshtorch::testing {
 namespace {
